@@ -165,9 +165,14 @@ def flat(value: Any) -> list[Tensor]:
 
 def same_outputs(module: nn.Module, path: Path, inputs: tuple[Tensor, ...]) -> nn.Module:
     """Save, load and compare; return the loaded module."""
+    t7bridge.save_module(module, path, example_inputs=inputs)
+    return loaded_with_same_outputs(module, path, inputs)
+
+
+def loaded_with_same_outputs(module: nn.Module, path: Path, inputs: tuple[Tensor, ...]) -> nn.Module:
+    """Load a saved module and compare; return the loaded module."""
     with torch.no_grad():
         want = flat(module(*inputs))
-    t7bridge.save_module(module, path, example_inputs=inputs)
     again = t7bridge.load_module(path)
     with torch.no_grad():
         got = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))

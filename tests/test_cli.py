@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import run_python
 from helpers import PATIENCE, run_here
 
 from t7bridge import Storage, Table, load, save
@@ -347,7 +348,7 @@ def test_module(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert sorted(os.listdir(tmp_path / "new" / "lstm")) == ["model.pt", "model.py"]
     code = "import sys; sys.modules['t7bridge'] = None; import model; print(type(model.load()).__name__)"
-    alone = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "new" / "lstm", capture_output=True, text=True)
+    alone = run_python("-c", code, folder=tmp_path / "new" / "lstm")
     assert alone.stdout == "Model\n", alone.stderr
 
     again = run_here("module", ROOT / "models/char_lstm_nngraph.t7", "-o", tmp_path / "new" / "lstm")

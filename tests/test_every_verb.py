@@ -22,7 +22,7 @@ import pytest
 import torch
 from helpers import PATIENCE, TESTFILES
 from looping import new_folder
-from test_bad_files import BAD, ROWS
+from test_bad_files import BAD
 
 from t7bridge import cli
 
@@ -62,9 +62,14 @@ def command(verb: str, file: object, out: object) -> list[str]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A sound file for each verb."""
-    state = tmp_path_factory.mktemp("sound") / "state.pt"
+    return sound_files(tmp_path_factory.mktemp("sound"))
+
+
+def sound_files(folder: Path) -> dict[str, Path]:
+    """Return a sound file for each verb; one of them is written into the folder."""
+    state = folder / "state.pt"
     torch.save(torch.nn.Linear(5, 3).state_dict(), state)
-    recorded = {"prove": TESTFILES / "prove" / "dilated.eval.t7"}
+    recorded = {"prove": TESTFILES / "prove" / "graph.eval.t7"}
     return {verb: state if verb in WEIGHTS else recorded.get(verb, MODEL) for verb in COMMANDS}
 
 
@@ -125,45 +130,7 @@ def test_the_process_is_as_it_was(
             assert state() | drawn == before
 
 
-# Files that are refused
-
-
-def _two_sided(verb: str) -> list[list[str]]:
-    """The arguments of a verb with a bad file; of two files, likewise with one bad file at either place."""
-    arguments = COMMANDS[verb]
-    if arguments.count("FILE") < 2:
-        return [arguments]
-    return [arguments, [str(MODEL), *arguments[1:]], [arguments[0], str(MODEL), *arguments[2:]]]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_bad_files_are_refused(subtests: pytest.Subtests, tmp_path: Path, capsys: Any) -> None:
-    """Each file of `testfiles/bad` ends every verb with one error that names it, no traceback and no output."""
-    for verb in [verb for verb in COMMANDS if verb not in NO_FILE]:
-        with subtests.test(verb=verb), new_folder(tmp_path) as folder:
-            for number, (name, (by, _, words)) in enumerate(sorted(ROWS.items())):
-                for arguments in _two_sided(verb)[: None if number % 10 == 0 else 1]:
-                    out = folder / str(number)
-                    given = [each.replace("FILE", str(BAD / name)).replace("OUT", str(out)) for each in arguments]
-                    code = cli.main([verb, *given])
-                    shown = capsys.readouterr()
-                    where = (verb, name, given, shown.err[-300:])
-                    assert "Traceback" not in shown.err, where
-                    assert "internal error" not in shown.err, where
-                    assert code in (0, 1, 2), where
-                    if by == "all" and verb == "zoo":
-                        assert code == 1 or "skipped" in shown.out, where
-                    elif by == "all":
-                        # In a damaged file `scan` may have found something before the damage.
-                        assert code in ((1, 2) if verb == "scan" else (REFUSED.get(verb, 2),)), where
-                        assert str(BAD / name) in shown.err + shown.out, where
-                        assert not list(folder.glob(f"{number}*")), where
-                        if verb != "scan":
-                            assert shown.err.startswith(f"t7bridge: error: {BAD / name}"), where
-                            assert shown.out == "", where
-                        if verb in READERS or (name.endswith(".t7") and verb not in WEIGHTS | {"scan"}):
-                            assert words in shown.err, where
+# Files that are refused: those of `testfiles/bad` are in `test_bars.py`
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -192,18 +159,18 @@ def test_paths_with_nul_and_missing_files(
 
 
 # Each run is a copy of one process, and ends as a process of its own does: with `run`, Python's last flush of standard
-# output, and its exit code. PyTorch is loaded before the first verb that needs it: a process that has loaded it takes a
-# third of a second to end.
+# output, and its exit code. Each verb runs once in the process itself before it is copied, for its imports; those that
+# need PyTorch come last, as a process that has loaded it takes a third of a second to end.
 FORKS = """
-import gc, json, os, sys
-import t7bridge
+import contextlib, gc, io, json, os, sys
+from t7bridge import cli
 from t7bridge.__main__ import run
 
 codes = []
-for needs_torch, closed, arguments, errors in json.load(sys.stdin):
-    if needs_torch and "torch" not in sys.modules:
-        import torch, torch.export
-        torch.export.export(torch.nn.ReLU(), (torch.ones(1),))
+for first, closed, arguments, errors in json.load(sys.stdin):
+    if first is not None:
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())):
+            assert cli.main(first) == 0, first
         gc.freeze()
     child = os.fork()
     if not child:
@@ -230,7 +197,12 @@ def test_the_reader_of_a_pipe_is_gone(subtests: pytest.Subtests, files: dict[str
     for _, _, folder in runs:
         folder.mkdir()
     asked = [
-        (verb in NEED_TORCH, closed, command(verb, files[verb], out / "x"), str(out) + ".err")
+        (
+            None if closed else command(verb, files[verb], tmp_path / f"first_{verb}"),
+            closed,
+            command(verb, files[verb], out / "x"),
+            str(out) + ".err",
+        )
         for verb, closed, out in runs
     ]
     done = subprocess.run(

@@ -2,10 +2,10 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run_python
 from helpers import PATIENCE
 
 import t7bridge
@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path) -> None:
     """An example prints the content of `expected/`."""
-    run = subprocess.run([sys.executable, path], cwd=ROOT, capture_output=True, text=True, check=False)
+    run = run_python(path, folder=ROOT)
 
     assert run.stderr == ""
     assert (path.parent / "expected" / f"{path.stem}.txt").read_text() == run.stdout

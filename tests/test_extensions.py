@@ -186,11 +186,15 @@ def test_they_cost_nothing_where_all_is_known(tmp_path: Path) -> None:
     """Help, version, and what converts and shows known files do not look at the installed packages."""
     nngraph = TESTFILES / "models/unet_nngraph.t7"
     code = f"""
-import sys
+import os, sys, zipfile
 from t7bridge.cli import main
 for arguments in (["--help"], ["--version"], ["convert", "--help"], ["convert", {str(LENET)!r}, "a.pt"],
         ["convert", "a.pt", "b.t7"], ["convert", {str(nngraph)!r}, "c.safetensors"], ["inspect", {str(nngraph)!r}],
-        ["verify", "a.pt", "b.t7"], ["scan", "a.pt"]):
+        ["verify", "a.pt", "b.t7"], ["scan", "a.pt"], ["inspect", "unpacked"]):
+    if arguments[-1] == "unpacked":
+        with zipfile.ZipFile("a.pt") as archive:
+            archive.extractall()
+        os.rename("archive", "unpacked")
     try:
         main(arguments)
     except SystemExit as end:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from forked import run_python
 from helpers import ROOT, module_of
 
 from t7bridge.layers import registered_layers
@@ -24,7 +22,8 @@ def generator():
 def test_layers_are_documented():
     """The page is the generator's current output, in a process without further registrations."""
     code = f"import runpy; print(runpy.run_path({str(GENERATOR)!r})['page'](), end='')"
-    page = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8")
+    page = run_python("-c", code)
+    assert page.returncode == 0, page.stderr
     assert page.stdout == DOCUMENT.read_text(encoding="utf-8"), "run `python docs/generate_layers.py`"
 
 

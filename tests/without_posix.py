@@ -1,13 +1,15 @@
-"""Runs commands as Windows would: without the calls of POSIX, and with open files that cannot be replaced or removed.
+"""Runs commands as they are, and others as Windows would.
 
-Standard input has the commands as JSON, a list of lists of arguments; standard output gets a line for each: the exit
-code, and what was printed. With the argument `posix` nothing is taken away.
+That is without the calls of POSIX, and with open files that cannot be replaced or removed. Standard input has the lists
+of both as JSON, each command a list of arguments; standard output gets a line for each command: the exit code, and what
+was printed. Other people's libraries are imported once, for both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import json
 import os
@@ -25,6 +27,7 @@ CALLS = """
     sendfile setsid statvfs sync sysconf wait3 wait4
 """
 MODULES = "fcntl grp pty pwd resource termios tty"
+LIBRARIES = "h5py onnx onnxruntime onnxscript safetensors sympy torch torch.export torch.onnx torch._dynamo"
 SIGNALS = "SIGHUP SIGPIPE SIGALRM SIGUSR1 SIGXFSZ"
 
 
@@ -78,12 +81,25 @@ def take_away() -> None:
 
 def main() -> None:
     """Run the commands."""
-    if sys.argv[1:] != ["posix"]:
-        take_away()
+    as_they_are, as_windows = json.load(sys.stdin)
+    for name in LIBRARIES.split():
+        importlib.import_module(name)
+    child = os.fork()
+    if not child:
+        run(as_they_are)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    take_away()
+    run(as_windows)
+
+
+def run(commands: list[list[str]]) -> None:
+    """Run commands in this process, and answer each with a line."""
     from t7bridge import cli
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    for command in json.load(sys.stdin):
+    for command in commands:
         random.seed(1)
         printed = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", write_through=True)
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

@@ -107,9 +107,9 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """Print the description."""
-    from ..tools.files import description
+    from ..tools.files import Describe, description
 
-    sys.stdout.writelines(description(**arguments_of(options, "describe")))
+    sys.stdout.writelines(description(Describe(**arguments_of(options, "describe"))))
     print()
     return DONE
 

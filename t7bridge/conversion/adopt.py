@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
 from functools import cached_property
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -16,7 +17,7 @@ from ..formats.t7 import writer as t7_writer
 from ..formats.t7.layout import T7Layout
 from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.lua import COMPOSITE
-from ..graph.python import Device, TorchConstant, TorchSize
+from ..graph.python import DefaultDict, Device, TorchConstant, TorchSize
 from ..graph.storage import Elements, Storage
 from ..graph.tensor import Tensor
 from ..graph.walk import Path, Rebuilder, fill_dict, fill_list, objects
@@ -28,7 +29,7 @@ from .tree import Tree
 
 
 class Adopter(Rebuilder):
-    """Rebuilds dicts and lists with values of numpy and PyTorch, which become those of the graph; sharing is preserved.
+    """Rebuilds containers with values of numpy and PyTorch, which become those of the graph; sharing is preserved.
 
     Results are remembered between calls, so that the values of one file share memory.
     """
@@ -59,25 +60,29 @@ class Adopter(Rebuilder):
             value = self._from_torch(value)
         # What they became may be a container: the state dict of a module, the list of an array of objects.
         if isinstance(value, dict):
-            return self._empty_dict(value)
+            return self._dict_to_fill(value)
         if type(value) is list:
             return fill_list(value)
-        # Other tuples stay the same objects.
-        if type(value) is tuple and any(self._is_foreign(item) for item in value):
+        if type(value) is tuple:
             return fill_list(value, tuple)
         return value
 
-    def _empty_dict(self, value: dict[Any, Any]) -> Any:
-        """Return a dict of the same class, with its attributes, to be filled; one of an unknown class as it is."""
-        if hasattr(value, "factory"):  # a `DefaultDict` of the graph, whose copy has the factory too
-            result = value.copy()
-        elif type(value).__name__ in ("dict", "OrderedDict"):
-            result = type(value)()
+    def _dict_to_fill(self, value: dict[Any, Any]) -> Any:
+        """Return a new dict of the same class to be filled, with the attributes of an `OrderedDict`.
+
+        A dict of another class is returned as it is, and nothing in it is rebuilt: only the writer knows whether its
+        format has such a class.
+        """
+        result: dict[Any, Any]
+        if isinstance(value, DefaultDict):
+            result = DefaultDict(value.factory)
+        elif type(value) is OrderedDict:
+            result = OrderedDict()
+            vars(result).update(vars(value))  # such as the `_metadata` of a state dict
+        elif type(value) is dict:
+            result = {}
         else:
             return value
-        attributes = getattr(value, "__dict__", None)
-        if attributes:
-            result.__dict__.update(attributes)
         return fill_dict(result, value, value.values())
 
     def _from_torch(self, value: Any) -> Any:
@@ -94,13 +99,6 @@ class Adopter(Rebuilder):
         if isinstance(value, torch.device):
             return Device(value.type, value.index)
         return value
-
-    def _is_foreign(self, value: Any) -> bool:
-        """Return whether a value is an array, tensor or module of numpy or PyTorch."""
-        torch, numpy = self._torch, self._numpy
-        if torch is not None and isinstance(value, (torch.Tensor, torch.nn.Module)):
-            return True
-        return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
 
     def _array(self, array: Any) -> Any:
         """Return an array of numbers as a tensor, one of text or objects as a list.
@@ -193,6 +191,7 @@ def adopt(value: Any) -> Any:
 
 
 _LUA_TYPES = (*COMPOSITE, type(None), bool, int, float, str, bytes)
+"""The types of values that the writer of a `.t7` takes as they are."""
 
 
 class _ClosedStream:
@@ -357,7 +356,7 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
             ModelError: the writer is closed.
         """
         if not isinstance(value, _LUA_TYPES):
-            value = self._adopter.run(value)  # of an array or tensor that is all
+            value = self._adopter.run(value)  # an array or tensor is one of Lua's now
             if not isinstance(value, _LUA_TYPES):
                 value = to_lua(value, objects=True).value
         if self._referenced:
@@ -432,8 +431,8 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         place: pt_writer.Place | None = None,
         allow_foreign: bool = False,
     ) -> None:
-        self._written_values: list[Any] = []
-        """The values written so far, as the file will have them."""
+        self._accepted_values: list[Any] = []
+        """The values of `write` so far, as the file will have them. Of several, `_write_rest` writes the list."""
         self._record: Any = None
         """The argument of `finish`."""
         output = self._opened(target, force)
@@ -461,7 +460,7 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
             raise _closed_error()
         python_value = self._python_value(self._adopter.run(value))
         super().write(python_value)  # which refuses what the format cannot hold
-        self._written_values.append(python_value)
+        self._accepted_values.append(python_value)
 
     def _python_value(self, value: Any) -> Any:
         """Return a value with dicts and lists in place of Lua's tables and objects."""
@@ -480,19 +479,19 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         self.close()
 
     def _write_rest(self) -> None:
-        if not self._written_values:
+        if not self._accepted_values:
             raise ModelError("a .pt holds a value, and none was written")
-        if len(self._written_values) > 1:
-            super().write(self._written_values)  # in place of the last one
+        if len(self._accepted_values) > 1:
+            super().write(self._accepted_values)  # in place of the last one
         super().finish(self._record)
 
     def _has_unwritten(self) -> bool:
-        return bool(self._written_values)
+        return bool(self._accepted_values)
 
     def _written(self) -> str:
         # All bytes are written at the end.
-        return super()._written() if self._is_closed else counted(len(self._written_values), "value")
+        return super()._written() if self._is_closed else counted(len(self._accepted_values), "value")
 
     def _mark_closed(self) -> None:
         super()._mark_closed()
-        self._written_values = []
+        self._accepted_values = []

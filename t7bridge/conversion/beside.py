@@ -38,6 +38,7 @@ _MOST_REPEATS = 1_000
 _DEEPEST = 20
 """Maximum depth of what is collected."""
 _NOT_DATA: Any = object()
+"""The result of a collector for what is not data about the model; `None` is data."""
 _CLASS_WORDS = ("class", "label", "categor")
 """Parts of the names of lists whose items are classes, in small letters."""
 
@@ -48,7 +49,7 @@ class Beside:
 
     Attributes:
         data: dicts, lists, text, numbers and truth values.
-        own: likewise, of the fields or attributes of the model itself.
+        own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
         words: what the data mean, if they come from a file that says so; `None` for those of `about`.
     """
@@ -69,14 +70,14 @@ class Beside:
             return None
         if not all(isinstance(part, dict) for part in config.values()) or _is_excessive(config):
             return None
-        return cls(config.get("checkpoint", {}), config.get("data", {}), words=config.get("about", {}))
+        return cls(data=config.get("checkpoint", {}), own=config.get("data", {}), words=config.get("about", {}))
 
     def __bool__(self) -> bool:
         return bool(self.data or self.own)
 
     def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
         """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
-        parts = {"data": self.own, "checkpoint": self.data}
+        parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:
@@ -150,6 +151,7 @@ def beside(root: Any, model: Any = None) -> Beside:
         return Beside()
     collector = _Collector(model)
     data = collector.collect(Path(None, Step("root"), root), depth=0)
+    # Data of several values of a file, which are a list, have no names.
     return Beside(data if isinstance(data, dict) else {}, left_out=collector.left_out)
 
 
@@ -158,7 +160,7 @@ class _Collector:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._values = 0
+        self._visited_values = 0
         self._around: set[int] = set()
         """The containers around the present value, by identity."""
         self._seen: set[int] = set()
@@ -177,8 +179,8 @@ class _Collector:
                 data even if it is an array or numbers alone.
         """
         value = path.value
-        self._values += 1
-        if value is self._model or self._values > _MOST_VALUES:
+        self._visited_values += 1
+        if value is self._model or self._visited_values > _MOST_VALUES:
             return _NOT_DATA
         if value is None or isinstance(value, (bool, int, float, str, bytes)):
             return _scalar(value)
@@ -309,9 +311,9 @@ def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
     if not from_lua:
         return ""
     base_of_model = f"; the model takes numbers from {index_base} on"
-    if isinstance(value, dict) and _counts_from_one(value.values()):
+    if isinstance(value, dict) and _counts_from_one(value.values()):  # {"the": 1, "of": 2}
         return f"1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
-    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):
+    if isinstance(value, dict) and _counts_from_one(_numbers_of(value)) and _are_texts(value.values()):  # {"1": "the"}
         return f"by number, 1-based in Lua; index 0 of the embedding is token 1{base_of_model}"
     if isinstance(value, list) and len(value) > 1 and _are_texts(value):  # of one item no number is asked
         thing = "class" if any(part in last for part in _CLASS_WORDS) else "item"

@@ -60,7 +60,8 @@ def _are_tensors(items: Sequence[Any]) -> bool:
 def plain_states(root: Any) -> list[tuple[str, Any]]:
     """Return the state dicts in a value without modules, with their paths, those outside before those inside.
 
-    A dict around one that has more tensors is a checkpoint, whose own are means and states of random numbers.
+    A dict that has fewer tensors than a state dict inside it is a checkpoint: its tensors are means, or states of
+    random numbers.
     """
     optimizers: set[Path] = set()  # of optimizers, and of all that is inside them
     states: dict[Path, Any] = {}
@@ -125,7 +126,7 @@ def chosen_state(root: Any, at: str | None, file: str) -> tuple[str, Any]:
         file: name of the file, for messages.
 
     Returns:
-        As `states_in`.
+        The path, and what is there.
 
     Raises:
         NoModuleError: there is no state dict.

@@ -157,7 +157,10 @@ def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> B
 
 
 def _convert_to_shards(document: Document, goal: FormatSpec, attempt: Attempt, beside_part: Beside | None) -> Report:
-    """Write several files and their index, and return the report. The strings of the source have what is beside."""
+    """Write several files and their index, and return the report.
+
+    `beside_part` is only noted: `_add_metadata` has put it among the strings that each file gets.
+    """
     from .sharded import write_shards
 
     with collector_paused():
@@ -174,20 +177,22 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
         document: the source.
         goal: the format of the target.
         attempt: the first, of which a second one may be made.
-        beside_part: what stands beside the part that is converted; `None` for a whole file.
+        beside_part: what stands beside the part that is converted; `None` for a whole file, and for a target that has
+            no place for it.
     """
     beside_model = beside_part
+    may_have_config = goal.values == PYTHON and attempt.config  # named tensors have it in their metadata
     with FileOutput(attempt.target, force=attempt.force, sync=attempt.sync) as output, collector_paused():
         report = _write_checked(document, output, goal, attempt)
-        if beside_model is None and goal.values == PYTHON and attempt.config:
+        if beside_model is None and may_have_config:
             beside_model = _beside_whole(document, report)
         if beside_model is not None:
-            _note_beside(beside_model, document, output, goal, report)
+            _note_beside(beside_model, document, output, goal, report)  # which may add to it
         check_strict(report, attempt.strict)
         # Within the output's block: if the config cannot be written, the output is not either.
-        if beside_model and goal.values != NAMED:  # whose metadata have it
+        if may_have_config and beside_model:  # one without content has no config
             _write_config(beside_model, document, output, attempt)
-    if attempt.force and attempt.config and goal.values == PYTHON and not beside_model:
+    if attempt.force and may_have_config and not beside_model:
         _remove_outdated_config(_config_path(output))
     report.target_bytes = os.path.getsize(output.path)
     return report
@@ -325,7 +330,7 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
-    if document.spec.values == LUA:  # others note it with their values
+    if document.spec.values == LUA:  # for other files `value_of` adds them
         report.notes += document.notes
     if goal.values == LUA:
         _write_lua_values(document, output, request, report)
@@ -371,9 +376,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
         message = f"the objects of {layout.vintage} are written as today's Lua Torch reads them"
         report.note("info", message, code="vintage")
         layout = evolve(layout, vintage="", headless=False, unowned=())  # as today's files
-        for path in walk(content.roots):
-            if isinstance(path.value, (Tensor, Storage)):
-                path.value.alias = None  # the class as that release named it
+        _name_classes_as_today(content.roots)
     writer = T7Writer(output, layout)
     for root in content.roots:
         writer.write_object(root)
@@ -391,6 +394,13 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
         output.write(content.trailing)
         report.note("warning", f"{content.message}; these bytes are copied as they are", code="trailing")
     return writer
+
+
+def _name_classes_as_today(roots: list[Value]) -> None:
+    """Remove from tensors and storages the names that an early release had for their classes; changes the values."""
+    for path in walk(roots):
+        if isinstance(path.value, (Tensor, Storage)):
+            path.value.alias = None
 
 
 def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
@@ -473,7 +483,7 @@ def _fill_template(document: Document, template: Document, output: Output, reque
         report.note("warning", f"of the template, {content.message}", code="trailing")
     value = _edited(value_of(document, request, report), request, report)
     try:
-        report.notes += fill_template(content.roots, value, request.partial)
+        report.notes += fill_template(content.roots, value, request.partial)  # changes the template's values
     except ModelError as error:
         error.file = error.file or report.source
         raise

@@ -36,8 +36,11 @@ _SHAPE = pattern(
     r"(?::(?P<dtype>[A-Za-z]\w*))?(?::(?P<low>-?\d{1,18})\.\.(?P<high>-?\d{1,18}))?\Z",
     re.ASCII,
 )
+"""`image=1x20:int64:1..99`: only the sizes have to be there."""
 _NAME = pattern(r"([A-Za-z_]\w*)=(.+)", re.ASCII | re.DOTALL)
+"""`image=in.t7`: a name, and the rest."""
 _FILE = pattern(r"[^:]*[^:.]\.[A-Za-z]\w*\Z", re.ASCII)
+"""`in.t7`: the name of a file with a suffix."""
 _SHAPE_IN_TABLE = pattern(r"[^\[\],]*[^\[\],\s][^\[\],]*")
 """A shape between brackets and commas."""
 _MOST_LETTERS = 60

@@ -248,14 +248,14 @@ class _Builder(Rebuilder):
         if not isinstance(name, str) or not has_version or "__payload__" in value:
             return None
         version = value["__version__"]
-        if name in _VECTORS:
+        if name in _VECTOR_CLASSES:
             vector = TdsVec(lua_class=name, version=version)
             elements = fill_list(value.get("items", []))
             vector.elements = elements.value
             return Fill(vector, elements.parts)
         fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
         table = self._table_of_entries(fields, path)
-        if name in _HASHES:
+        if name in _HASH_CLASSES:
             return Fill(TdsHash(table.value, name, version), table.parts)
         return Fill(TorchObject(name, version, table.value), table.parts)
 
@@ -392,8 +392,9 @@ class _Builder(Rebuilder):
         return self.make(content, path)
 
 
-_VECTORS = ("tds.Vec",)
-_HASHES = ("tds.Hash", "tds_hash")
+_VECTOR_CLASSES = ("tds.Vec",)
+_HASH_CLASSES = ("tds.Hash", "tds_hash")
+"""The names in a `.t7` of the collections of the package tds."""
 
 
 def _table_of_pairs(pairs: list[list[Any]]) -> Fill:

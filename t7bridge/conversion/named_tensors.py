@@ -280,7 +280,7 @@ class _Flattening:
         return _CYCLE if _contains_itself(path) else ""
 
     def _charge_name(self, depth: int, is_copy: bool) -> None:
-        """Count the steps of a name. Too many in copies end these; too many otherwise are an error.
+        """Count the steps of a name: of a copy, among those of all copies; else, against the limit of work.
 
         Raises:
             _TooManyCopies: the names of copies are too long.
@@ -341,6 +341,7 @@ def _kind_of(item: Any) -> str:
 
 
 def _text_of_key(key: Any) -> str:
+    """Return a key of a dict as a step of a name."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     if isinstance(key, (str, int, float)):
@@ -507,7 +508,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         if len(steps) < depth:
             joined[steps] = scalar
             continue
-        parent = steps[:-1] or ("values",)
+        parent = steps[:-1] or ("values",)  # the value itself has no name
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if parent not in sizes or sizes[parent] + size > text_bytes:
@@ -520,7 +521,7 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
 
 
 def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
-    """Give each tensor a name that the format can hold and no other tensor has.
+    """Give each tensor of `flat` a name that the format can hold and no other tensor has; `renamed` gets the new ones.
 
     Raises:
         LimitError: groups are nested so deeply that their names are far longer than the file.
@@ -537,7 +538,7 @@ def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
             budget.spend(max(0, len(steps) - _FREE_STEPS) ** 2)
             unique_name = _reserve_in_groups(steps, names, groups)
         else:
-            # One text for all steps; the steps are kept where it is what they would make.
+            # The format has one text for all steps. Where it is their text, unchanged, the steps are kept as the name.
             text = ".".join(steps)
             unique_name = names.reserve((goal.fit(text),))
             if unique_name == (text,):

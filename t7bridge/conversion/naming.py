@@ -213,7 +213,7 @@ class Naming:
                 result[new_modules[module]] = facts
             else:  # without tensors of its own: what the rules say about keys inside it
                 new_module = self.name(f"{module}.", count=False).removesuffix(".")
-                result.setdefault(new_module, facts)
+                result.setdefault(new_module, facts)  # does not replace those of a module with tensors
         return result
 
     def unused_in_words(self, keys: Iterable[str]) -> list[str]:

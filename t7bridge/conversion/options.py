@@ -145,15 +145,15 @@ def option(
     choices: tuple[Any, ...] = (),
     **facts: Any,
 ) -> Any:
-    """Return the value of a field that is an option; see `Option`.
+    """Return an `Option`, which declares a field of a verb's class: `name: type = option(…)`.
 
     A class attribute without annotation is an option of the command line only.
 
     Args:
-        help: one line; or an option of several verbs, from which this one differs in the other arguments.
+        help: one line; or an option of several verbs, for one that differs from it in `default`, `kw_only` and `facts`.
         default: its default value; without one it is required.
         kw_only: whether Python's argument has to be named.
-        choices: the allowed values, if enumerable.
+        choices: the allowed values, if enumerable; an option of several verbs has its own.
         **facts: others of `Option`.
     """
     if isinstance(help, Option):

@@ -134,7 +134,7 @@ def _write_without_elements(
 ) -> list[Storage]:
     """Write values without the elements of their storages; return the storages in the order of the file."""
     storages: list[Storage] = []
-    writer = writer_class(output, layout, payloads=storages)
+    writer = writer_class(output, layout, payloads=storages)  # adds each storage to the list, in place of its elements
     for root in roots:
         writer.write_object(root)
     output.flush()
@@ -149,13 +149,13 @@ def pickle_of(value: Any) -> tuple[bytes, list[Storage]]:
 
 
 def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign: bool = False) -> Any:
-    """Return what a reader finds in a `.pt` to which a value is written: plain data for names that it must not have.
+    """Return what a reader finds in a `.pt` to which a value is written: plain data for what is not written by name.
 
     Args:
         value: the value.
         report: receives the notes about plain data.
         limits: resource limits.
-        allow_foreign: as for `convert`.
+        allow_foreign: whether objects of all classes are written by name, as for `convert`.
     """
     keys = StorageKeys(str)
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
@@ -176,7 +176,7 @@ def write_pt_record(
     Args:
         output: the `.t7`, with everything else in it.
         pickle: the value of the `.pt`.
-        storages: those that it names.
+        storages: those that the pickle names.
         structure: the hash of the Lua value.
         tree: the Lua value made from it.
         places: index of each Lua storage, by identity, among those of the `.t7`.
@@ -393,7 +393,7 @@ def _narrowed(storages: list[Storage], place: int, name: str, count: int) -> Sto
 
     Args:
         storages: those of the `.t7`, in order.
-        place: index of the storage there.
+        place: index of the storage in the list.
         name: of the element type in the `.pt`.
         count: number of elements.
 

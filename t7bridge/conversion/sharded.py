@@ -126,6 +126,7 @@ def _outdated_files(folder: str, name: str, names: list[str], request: Attempt) 
     """
     outdated_names = _files_replaced(folder, name) - set(names)
     if outdated_names and not request.force:
+        # Raises the error: a checkpoint of one file was refused by the caller, so that there is an index.
         check_replaceable(os.path.join(folder, name + INDEX_SUFFIX), force=False)
     paths = [os.path.join(folder, outdated_name) for outdated_name in sorted(outdated_names)]
     for path in paths:

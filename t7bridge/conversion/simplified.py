@@ -43,11 +43,12 @@ _MOST_LETTERS = 200
 """Characters of the name of a class that a note shows."""
 _MOST_NOTES = 20
 """Maximum number of classes that have a note of their own."""
-_TENSORS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
-_NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace")
-_LOSSLESS_CLASSES = ("numpy", "collections.", "frozenset", *_NAMESPACES)
+_ARRAYS = (Tensor, QuantizedTensor, SparseTensor, Storage, UntypedStorage, python.NumpyArray)
+_NAMESPACE_CLASSES = ("argparse.Namespace", "types.SimpleNamespace")
+_LOSSLESS_CLASSES = ("numpy", "collections.", "frozenset", *_NAMESPACE_CLASSES)
 """The beginnings of the names of classes whose plain form has all that they had."""
 _ABSENT_PARTS: tuple[Any, ...] = (None, python.UNSET)
+"""What an object has in place of a part that its pickle does not state."""
 
 
 class Simplified(Plain):
@@ -171,7 +172,7 @@ class Simplified(Plain):
         A `deque` becomes a list, unless it has attributes besides its items.
         """
         self._record_change(value.path, value)
-        if value.path in _NAMESPACES:
+        if value.path in _NAMESPACE_CLASSES:
             return self.entries({}, value.attributes)
         if value.path == "collections.deque" and value.state is python.UNSET:
             return fill_list(value.items)
@@ -252,7 +253,7 @@ def _attributes_with_data(module: python.PythonObject, options: frozenset[str]) 
         if name in options or name in MODULE_PARTS:
             continue
         # Names with an underscore are those of caches and hooks, but a tensor is more than an option.
-        if _text_of_name(name).startswith("_") and not isinstance(value, _TENSORS):
+        if _text_of_name(name).startswith("_") and not isinstance(value, _ARRAYS):
             continue
         if _holds_only_data(value):
             yield name, value
@@ -264,7 +265,10 @@ def _text_of_name(name: Any) -> str:
 
 
 def _holds_only_data(value: Any) -> bool:
-    """Return whether a value is a scalar but None, an array or a tensor, or a container of such and nothing else."""
+    """Return whether a value holds scalars, arrays and tensors in containers, or is one, and nothing else.
+
+    Of None alone, or without any of these, it does not.
+    """
     visited: set[int] = set()
     stack = [value]
     has_data = False
@@ -275,7 +279,7 @@ def _holds_only_data(value: Any) -> bool:
                 continue
             visited.add(id(item))
             stack += [*item.keys(), *item.values()] if isinstance(item, dict) else item
-        elif isinstance(item, (*SIMPLE_SCALARS, *_TENSORS, python.NumpyScalar)):
+        elif isinstance(item, (*SIMPLE_SCALARS, *_ARRAYS, python.NumpyScalar)):
             if item is not None:
                 has_data = True
         else:

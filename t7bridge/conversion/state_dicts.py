@@ -43,8 +43,9 @@ _MOST_LETTERS = 100
 """Characters of a tensor's path that a note shows, the last ones."""
 _MOST_CLASS_LETTERS = 200
 """Characters of the name of a class that a note shows."""
-_GRADIENTS = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
-_OUTPUTS = frozenset(("output", "outputs", "_output", "_outputs"))
+_GRADIENT_PREFIXES = ("grad", "fgrad", "dgrad", "accGrad", "momGrad", "_grad")
+_OUTPUT_FIELDS = frozenset(("output", "outputs", "_output", "_outputs"))
+"""The names of fields of gradients begin with these, and those of outputs are these."""
 _SCALARS = (bool, int, float, complex, str, bytes, bytearray, type(None), NumpyScalar)
 _ARRAYS = (Tensor, Storage, NumpyArray)
 
@@ -253,9 +254,9 @@ def _kind_of_field(name: str, is_scratch_of_class: bool) -> str:
 
 def _kind_of(name: str, is_scratch_field: bool = False) -> str:
     """Return the kind of what a field of this name holds; `_UNKNOWN` if its name does not say."""
-    if name.startswith(_GRADIENTS):
+    if name.startswith(_GRADIENT_PREFIXES):
         return GRADIENTS
-    if name in _OUTPUTS:
+    if name in _OUTPUT_FIELDS:
         return OUTPUTS
     return BUFFERS if is_scratch_field else _UNKNOWN
 

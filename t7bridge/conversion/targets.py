@@ -84,7 +84,7 @@ def _write_from_lua(
     # A record is a member of a zip archive; changed elements, or those of compact storages, are not the `.t7`'s.
     may_have_record = request.record and request.pt_format == "zip" and not is_compact and request.edits is None
     converted = python_value(document.content, request, report, with_record=may_have_record)
-    if converted.fingerprint is not None:
+    if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
         document.forget()
     if is_compact and report.mode == "record":
         report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
@@ -192,10 +192,10 @@ def python_value(
         from .state_dicts import StateDicts
 
         modules = StateDicts(content.roots, report)
-    has_modules = modules is not None and bool(modules.paths)
+    has_modules = modules is not None and bool(modules.paths)  # `state_dicts` is empty until `as_tree` makes them
     record: _Record | None = None
     if with_record and not has_modules:  # see `PythonValue.record`
-        # Before the tree is there, which needs as much memory: the writer of the record holds every object.
+        # While its skeleton is taken, every object is held. The tree needs as much memory, and is not there yet.
         record = _record_of(content)
     replace = modules.replace if modules is not None else None
     roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
@@ -336,8 +336,8 @@ def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, 
     """Return the tensors of a file by name, with the changes that options of a conversion ask for."""
     from .named_tensors import flatten
 
-    # A `.pt` is read back where a record of the source is used; nothing is written here, so that the record has to be
-    # checked at once, as for TorchScript.
+    # With a record of the source, `convert` checks the `.pt` by reading it back. Nothing is written here, so that the
+    # record itself has to be checked, as for TorchScript: see `_restored`. The target's name is not used.
     request = Convert(file.path, "", limits=limits, **{**options, "pt_format": "torchscript"})
     value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
     return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}

@@ -53,7 +53,7 @@ _MAX_KEY_LETTERS = 200
 _WRAPPER_KEYS = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints keep a state dict."""
 _MAX_WRAPPER_LEVELS = 4
-"""Levels of such keys."""
+"""Most of these keys one inside another."""
 _BATCH_COUNTER = "num_batches_tracked"
 """PyTorch's batch counter; Lua has none."""
 _NO_STATE: Any = object()
@@ -193,6 +193,7 @@ class _ModulesAndStates:
         return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
+        """Return the one `_Model` of a module, `None` for any other object; for `as_tree`."""
         if not is_module(obj):
             return None
         if id(obj) not in self._models:
@@ -269,13 +270,14 @@ class _Filling:
         """A line for each key that the `.pt` does not have."""
         self._extra: list[str] = []
         """A line for each key that the template does not have."""
-        self._batch_counters = 0
+        self._batch_counter_count = 0
         """Number of PyTorch's batch counters in the `.pt`, which Lua does not have."""
         self._added_biases: list[str] = []
         """The keys of biases that were added to another one."""
         self._fitting_count = 0
         """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[_DerivedTensor] = []
+        """The tensors of the `.pt` that Lua computes from others."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
@@ -303,8 +305,8 @@ class _Filling:
         if self._added_biases:
             names = _listed(self._added_biases)
             self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {names}")
-        if self._batch_counters:
-            times = self._batch_counters
+        if self._batch_counter_count:
+            times = self._batch_counter_count
             self._note("info", f"{_BATCH_COUNTER} is left out, {times} times: Lua does not count batches")
         return self._notes
 
@@ -341,14 +343,17 @@ class _Filling:
     # Keys
 
     def _compare_keys(self, model: _Model, state: dict[str, Any]) -> None:
-        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit."""
+        """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
+
+        `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+        """
         state = plain_keys(model.obj, model.expected, state, self._note)
-        tensors = self._fitting_tensors(model, state)
+        tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
         for key, value in state.items():
             if key in model.expected.origins:
                 continue
             if _counts_batches(key):
-                self._batch_counters += 1
+                self._batch_counter_count += 1
             else:
                 self._extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
         self._fitting_count += len(tensors)
@@ -369,7 +374,7 @@ class _Filling:
                     self._missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
                 continue
             if isinstance(value, Tensor) and is_derived and _counts_batches(key):
-                self._batch_counters += 1
+                self._batch_counter_count += 1
                 continue
             tensor = self._fitting_tensor(model.label(key), value, expected[key])
             if tensor is not None:

@@ -49,7 +49,7 @@ from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_dict, fill_list
 from ..values.widened import parts_of
 
-_EXACT = 2.0**53
+_EXACT_INTEGERS = 2.0**53
 """A larger double need not be the only one for its integer."""
 
 
@@ -81,7 +81,7 @@ def python_scalar(value: Value) -> Any:
     if type(value) is float:
         # Python's int has no -0.
         is_negative_zero = value == 0 and str(value) == "-0.0"
-        if value.is_integer() and abs(value) <= _EXACT and not is_negative_zero:
+        if value.is_integer() and abs(value) <= _EXACT_INTEGERS and not is_negative_zero:
             return int(value)
         return value
     if type(value) is bytes:
@@ -122,7 +122,7 @@ class Tree(Rebuilder):
         """Put what a value became at its place, and the data of a module next to its state dict.
 
         Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root and in lists there is no
-        key: there they are where `unnamed_data` says.
+        key: there `unnamed_data` says whether they are merged into the state dict, in a dict around it, or dropped.
 
         Args:
             target: the list or dict that receives the result.
@@ -167,11 +167,11 @@ class Tree(Rebuilder):
             target[key] = self.run(item)
 
     def replacement_value(self, value: Any, replacement: Any) -> Any:
-        """Return what replaces an object in the result, a `Fill` if it is still to be filled; remember data to place.
+        """Return what takes the place of an object in the result, a `Fill` if its content is still to be converted.
 
         Args:
             value: the object.
-            replacement: a `Replacement`, whose data `put` will place; or the value itself.
+            replacement: what takes its place; or a `Replacement` with it, whose data are remembered for `put`.
         """
         if not isinstance(replacement, Replacement):
             return replacement
@@ -179,7 +179,7 @@ class Tree(Rebuilder):
             self._replacements[id(value)] = replacement
         state_dict = replacement.value
         if isinstance(state_dict, Fill):
-            # The rebuilder fills it now. Whoever asks the replacement later gets the dict itself.
+            # The caller fills the dict, `Rebuilder`; `StateDicts.states` needs the dict itself, which is in the result.
             replacement.value = state_dict.value
         return state_dict
 

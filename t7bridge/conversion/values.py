@@ -55,8 +55,9 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
     hints = {name: text for name, text in metadata.items() if name in used_hints}
     if not request.record or not hints:
         return value
-    # Otherwise an element that does not fit is a `RecordError` while it is copied. The second attempt must not meet
-    # one; and edits change elements, so that the target could not be compared with the source afterwards.
+    # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and
+    # `convert` makes a second attempt, in which no such error may occur. With edits, too, records are checked first:
+    # see `Attempt`.
     is_checked_now = not request.trusts_records or request.edits is not None
     value, refused_names = restore_values(value, hints, check=is_checked_now)
     if refused_names:
@@ -236,7 +237,7 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     if element is None:
         return None
-    tensor = tensor_of_array(array, element, "cpu")
+    tensor = tensor_of_array(array, element, "cpu")  # `None` for other elements than numbers
     if tensor is None or isinstance(value, NumpyArray):
         return tensor
     return tensor.array.item()

@@ -327,12 +327,13 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    # Our own come first. `FORMATS` has those of installed packages only once they are loaded: `added_formats` loads
-    # them, after the first round.
-    for formats in (list(FORMATS.values()), added_formats()):
-        for spec in formats:
-            if spec.folder is not None and spec.folder(names):
-                return spec
+    for spec in FORMATS.values():
+        if spec.folder is not None and spec.folder(names):
+            return spec
+    # Loading installed packages takes time.
+    for spec in added_formats():
+        if spec.folder is not None and spec.folder(names):
+            return spec
     if ".metadata" in names:
         raise UnsupportedError(
             "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",

@@ -198,19 +198,13 @@ def write_order(named: NamedTensors) -> list[Name]:
     for steps, view in named.views.items():
         name = ".".join(steps)
         first_names[view.storage] = min(first_names.get(view.storage, name), name)
-    covered: dict[int, int] = {}
-    """By the number of a storage: how many of its elements the dense views before cover."""
-    consecutive: set[Name] = set()
-    """The dense views that begin where the one before ends."""
-    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
-        view = named.views[steps]
-        tensor = named.tensors[steps]
-        if view.offset == covered.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
-            consecutive.add(steps)
-            covered[view.storage] = view.offset + tensor.numel
+    consecutive = _consecutive_views(named)
 
     def sort_key(steps: Name) -> tuple[Any, ...]:
-        """Return width, descending; the name, of views the first of their storage; then their order on the storage."""
+        """Return width, descending; the name, of views the first of their storage; then their order on the storage.
+
+        Of a storage the consecutive views come first, then the others, each by offset.
+        """
         name = ".".join(steps)
         width = named.tensors[steps].element.itemsize
         view = named.views.get(steps)
@@ -220,6 +214,20 @@ def write_order(named: NamedTensors) -> list[Name]:
         return (-width, first_names[view.storage], is_later, view.offset, name)
 
     return sorted(named.tensors, key=sort_key)
+
+
+def _consecutive_views(named: NamedTensors) -> set[Name]:
+    """Return the dense views that are one run of elements of their storage, from its first on without overlapping."""
+    consecutive: set[Name] = set()
+    ends: dict[int, int] = {}
+    """By the number of a storage: where the last of these views ends."""
+    for steps in sorted(named.views, key=lambda steps: (named.views[steps].storage, named.views[steps].offset)):
+        view = named.views[steps]
+        tensor = named.tensors[steps]
+        if view.offset == ends.get(view.storage, 0) and is_dense(tensor.size, tensor.stride):
+            consecutive.add(steps)
+            ends[view.storage] = view.offset + tensor.numel
+    return consecutive
 
 
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
@@ -271,19 +279,18 @@ def _tied(
     # Without copying, if the bytes in the file make up the storage; otherwise in memory.
     pieces = _covering_pieces(tensors, views, names, count)
     storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    # The tensors that are on the storage with the bytes that they have in the file need no comparison: those of which
-    # not only the end, but all elements from the first on, are a piece.
-    whole_pieces: set[_Key] = set()
+    same_bytes_names: set[_Key] = set()
     if storage is None:
         storage = _assembled_storage(tensors, views, names, count)
     else:
-        whole_pieces = {name for start, name in pieces if start == views[name].offset}
+        # A piece that begins where its tensor does is all of the tensor. So the tensor has the same bytes of the file
+        # on the storage, and needs no comparison.
+        same_bytes_names = {name for start, name in pieces if start == views[name].offset}
     tied_tensors = {}
     for name in names:
         view = views[name]
         tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
-    for name in names:
-        if name not in whole_pieces and not same_rows(tied_tensors[name], tensors[name]):
+        if name not in same_bytes_names and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
 

@@ -96,7 +96,7 @@ def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) ->
     state_dicts: dict[str, dict[Any, Any]] = {}
     for file in files_of(index, limits):
         shard = open_file(join(folder, file), limits=limits)
-        value = shard.value  # reading it adds to the metadata, which come after
+        value = shard.value  # before the metadata are asked for: reading the value may add some
         if not isinstance(value, dict):
             raise CorruptError("a file of a checkpoint is not a state dict", file=join(folder, file))
         state_dicts[file] = value

@@ -152,6 +152,8 @@ class Document:
         self._layout = layout
         self._roots: list[Any] | None = None
         """The values; `None` until they are read."""
+        self._has_been_read = False
+        """Whether the values were read once; `forget` may have released them since."""
 
     @property
     def spec(self) -> FormatSpec:
@@ -176,8 +178,12 @@ class Document:
             FormatError: the file is damaged.
         """
         if self._roots is None:
+            note_count = len(self._notes)
             with about_file(self.path):
                 self._roots = self._load()
+            if self._has_been_read:  # the notes are those of the first time again
+                del self._notes[note_count:]
+            self._has_been_read = True
         return self._roots
 
     @property

@@ -17,6 +17,7 @@ from ..text import number_text
 
 _FLOAT_BYTES = b"0123456789+-.eE "
 _INTEGER_BYTES = b"0123456789- \n"
+"""The characters of the texts that are read by the fast ways."""
 _TO_INTEGERS = bytes.maketrans(b"eE", b"  ")
 """Makes two words of a number with an exponent."""
 _POINT, _SPACE, _MINUS, _PLUS, _SMALL_E, _ZERO, _NINE = b". -+e09"
@@ -52,7 +53,9 @@ HALF_NAN = 0x7FFF
 def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
     """Return the numbers of a text, separated by white space, as elements of a numpy type.
 
-    float32 and float16 are rounded from double: of the 9 digits that Torch writes of them, that is their own rounding.
+    float32 and float16 are rounded from double. For the at most 9 digits that Torch writes of them, this is the same as
+    to round the text to the type itself.
+
     numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
 
     Args:
@@ -147,7 +150,7 @@ def parse_floats(text: bytes) -> np.ndarray | None:
 
 
 def _parse_floats(text: bytes) -> np.ndarray | None:
-    """Return the doubles of a part of the text that `parse_floats` got, whose characters it has checked."""
+    """Return the doubles of a part of the text of `parse_floats`, which has checked the characters; `None` as there."""
     # `-1.25e-3 7` are three words, read as the integers -125, -3 and 7: points are left out, and exponents are words.
     has_exponents = b"e" in text or b"E" in text
     words = text.translate(_TO_INTEGERS, b".") if has_exponents else text.replace(b".", b"")
@@ -310,14 +313,14 @@ def _scale_wide(integers: np.ndarray, powers: np.ndarray) -> tuple[np.ndarray, n
 
 
 def count_odd_nans(array: np.ndarray) -> int:
-    """Count the NaNs whose bits, sign aside, are not the canonical ones.
+    """Count the NaNs whose bits are not the canonical ones; the sign counts for halves only.
 
     Args:
         array: floating point elements.
     """
     nans = array[np.isnan(array)]
     bits = f"u{array.itemsize}"
-    if array.itemsize == 2:  # nan has no sign in Torch's halves
+    if array.itemsize == 2:  # Torch's halves have one nan without sign only
         return int(np.count_nonzero(nans.view(bits) != HALF_NAN))
     canonical = np.array(np.nan, array.dtype).view(bits)
     return int(np.count_nonzero(np.copysign(nans, 1).view(bits) != canonical))
@@ -434,7 +437,7 @@ def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
 
 
 def _format_floats(array: np.ndarray, digits: int, bits: int) -> bytes | None:
-    """Return a part of the floats as text, see `format_floats`.
+    """Return a part of the floats as text, or `None`, as `format_floats` does.
 
     Args:
         array: the part, as doubles.

@@ -85,6 +85,7 @@ Value = Any
 """None, bool, float, bytes, or one of `COMPOSITE`; when written also int and str."""
 
 _MISSING = object()
+"""In place of a value that is not there, as `None` is nil."""
 _EXACT_INTEGERS = 2.0**53
 """Up to here each integer is a double."""
 _FEW_KEYS = 2
@@ -284,11 +285,15 @@ class Table(_Entries):
         return cast("Field", self.raw_values[place])
 
     def __setitem__(self, key: Value, value: Value) -> None:
-        """Set the value of a key; a new key is the last one, in Lua's types."""
+        """Set the value of a key; a new key becomes the last one.
+
+        nil and NaN, which Lua has not as keys, are refused when the table is written.
+        """
         place = self._positions().get(index_key(key))
         if place is not None:
             self.raw_values[place] = value
             return
+        # `raw_keys` has Lua's types only. Values stay as they are: writers convert them.
         if isinstance(key, str):
             key = key.encode("utf-8", "surrogatepass")
         elif isinstance(key, int) and not isinstance(key, bool):
@@ -552,9 +557,9 @@ for _kind in (Table, TorchObject, TdsHash, TdsVec):
 _PRINTED_ENTRIES = 100
 """Most entries printed of a table."""
 _HTML_ENTRIES = 2000
-"""Most entries of the whole table for a notebook."""
+"""Most entries of the HTML of a value, at all depths together."""
 _HTML_DEPTH = 40
-"""Its most levels."""
+"""Most levels of tables inside one another in it."""
 _HTML_ENTRIES_OF_ONE = 200
 """Most entries of each table and object in it."""
 

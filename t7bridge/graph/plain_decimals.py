@@ -26,10 +26,10 @@ def parse_numbers(text: bytes, native: Any) -> Any:
 
 
 def count_odd_nans(array: Any) -> int:
-    """Count the NaNs whose bits, sign aside, are not the canonical ones; as `decimals` does."""
+    """Count the NaNs whose bits are not the canonical ones, as `decimals` does; the sign counts for halves only."""
     bits = array.view(f"u{array.itemsize}")
     if array.itemsize == 2:
-        # A NaN has more than the exponent of all ones, 0x7C00.
+        # A NaN has more than the exponent of all ones, 0x7C00. Torch's halves have one without sign only.
         return sum(pattern & 0x7FFF > 0x7C00 and pattern != HALF_NAN for pattern in bits.tolist())
     canonical = np.array(np.nan, array.dtype).view(bits.dtype).item()
     sign = 1 << (8 * array.itemsize - 1)

@@ -537,7 +537,7 @@ class ndarray:
             return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
         if axis not in (-1, self.ndim - 1):
             raise NotImplementedError("sums along the last axis only")
-        rows = self.reshape(-1, self.shape[-1]) if self.size else self
+        rows = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
         sums = [_pairwise_sum(row.values(), kind) for row in rows]
         return _from_values(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
 
@@ -679,7 +679,7 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
         return element
 
     def total(start: int, count: int) -> Any:
-        """Return the sum of so many elements from one on."""
+        """Return the sum of `count` elements from `start` on; the three cases are those of numpy's source."""
         if count < 8:
             result = values[start] if count else 0.0
             for value in values[start + 1 : start + count]:
@@ -720,9 +720,12 @@ def _power(one: float, other: float) -> float:
     try:
         return math.pow(one, other)
     except OverflowError:
-        return inf
-    except ValueError:  # of a negative number, or zero to a negative power
-        return inf if one == 0 else nan
+        pass
+    except ValueError:  # zero to a negative power, or a negative number to one that is not whole
+        if one != 0:
+            return nan
+    is_odd = other % 2 == 1  # also of a negative whole number
+    return math.copysign(inf, one) if is_odd else inf
 
 
 def result_type(*kinds: Any) -> dtype:
@@ -995,7 +998,7 @@ def where(condition: ndarray, one: Any, other: Any) -> ndarray:
 
 
 def copyto(target: ndarray, source: ndarray, casting: str) -> None:
-    """Write converted elements."""
+    """Write elements into an array, converted to its type; no other `casting` is asked for."""
     assert casting == "unsafe"
     target[...] = source
 

@@ -49,7 +49,7 @@ class Elements:
     __slots__ = ()
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of a storage, in pieces of about 1 MiB, in the machine's byte order."""
+        """Yield the elements of a storage, in pieces of about 512 KiB, in the machine's byte order."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class Span(Elements):
             yield np.frombuffer(piece, dtype_in_file).astype(storage.element.code, copy=False)
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 1 MiB.
+        """Yield the bytes of `count` elements unchanged, in pieces of whole elements of at most about 512 KiB.
 
         Raises:
             TruncatedError: the file has become shorter.
@@ -384,7 +384,7 @@ class Storage(Holder):
         return _converted_extent(self, order, width)
 
     def chunks(self, order: str = "little", width: int | None = None) -> Iterator[bytes | memoryview]:
-        """Yield the converted bytes of the elements in pieces of at most about 1 MiB.
+        """Yield the converted bytes of the elements in pieces of at most about 512 KiB.
 
         Args:
             order: byte order of the result, `little` or `big`.
@@ -524,7 +524,7 @@ def own_array(storage: Storage) -> np.ndarray:
 
 
 def array_chunks(storage: Storage) -> Iterator[np.ndarray]:
-    """Yield the elements in pieces of about 1 MiB, in the machine's byte order."""
+    """Yield the elements in pieces of about 512 KiB, in the machine's byte order."""
     data = storage.data
     if isinstance(data, Elements):
         yield from data.arrays(storage)

@@ -171,7 +171,7 @@ class Tensor(Holder):
             ImportError: PyTorch is not installed.
             UnsupportedError: PyTorch cannot represent the tensor.
         """
-        return torch_tensor(self, {})
+        return torch_tensor(self, storages={})
 
     def tolist(self) -> Any:
         """Return the elements as Python values: nested lists, or one value for a tensor without dimensions."""
@@ -347,10 +347,13 @@ def covered(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own."""
+    """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own.
+
+    One that is conjugated or negated when it is read is another view.
+    """
     if tensor.storage is None or not tensor.numel:
         return (id(tensor),)
-    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride
+    return id(tensor.storage), tensor.offset, tensor.size, tensor.stride, *bits_of(tensor)
 
 
 def _asks_for_view(key: Any) -> bool:
@@ -424,7 +427,7 @@ class Assembled(Elements):
     parts: tuple[tuple[tuple[int, ...], Tensor], ...]
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of the whole in C order: as many rows at a time as make up about 1 MiB, at least one."""
+        """Yield the elements of the whole in C order: as many rows at a time as make up about 512 KiB, at least one."""
         rows = self.size[0]
         shape_of_row = self.size[1:]
         step = max(1, CHUNK_BYTES // max(1, math.prod(shape_of_row) * storage.element.itemsize))
@@ -483,7 +486,7 @@ class QuantizedTensor(Holder):
         tensor: the integers: a view of a storage of `quint8`, `qint8`, `qint32`, `quint4x2` or `quint2x4`.
         scheme: `per_tensor_affine`, `per_channel_affine` or `per_channel_affine_float_qparams`.
         scale: a float; with the other schemes a `Tensor` or list with one value a channel.
-        zero_point: an int, or likewise.
+        zero_point: an int; or, as `scale`, with one value a channel.
         axis: the dimension of the channels; None with `per_tensor_affine`.
     """
 
@@ -523,9 +526,15 @@ def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
     return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
 
+def bits_of(tensor: Tensor) -> tuple[bool, bool]:
+    """Return whether the elements are to be conjugated, and whether to be negated, when read."""
+    extras = tensor.extras
+    return (False, False) if extras is None else (extras.conj, extras.neg)
+
+
 def is_conjugated_or_negated(tensor: Tensor) -> bool:
     """Return whether the elements are to be negated or conjugated when read."""
-    return tensor.extras is not None and (tensor.extras.conj or tensor.extras.neg)
+    return any(bits_of(tensor))
 
 
 def as_stored(tensor: Tensor) -> Storage | None:
@@ -543,10 +552,11 @@ def as_stored(tensor: Tensor) -> Storage | None:
 def blocks(tensor: Tensor, count: int) -> Iterator[np.ndarray]:
     """Yield the elements as `array` has them, in index order, in blocks of `count`, the last of which may be shorter.
 
-    A block is valid until the next one. Of contiguous elements no others are read from a file; else those of the array.
+    A block is valid until the next one. Contiguous elements are read from their file in pieces; for others, `array`
+    reads all that the view covers.
     """
     stored = as_stored(tensor)
-    if stored is not None:
+    if stored is not None:  # also without elements, where `nditer` would raise an error
         pieces: Iterable[np.ndarray] = array_chunks(stored)
     else:
         pieces = np.nditer(tensor.array, ["buffered", "external_loop"], order="C", buffersize=count)  # type: ignore[assignment]
@@ -858,6 +868,7 @@ def torch_tensor(tensor: Tensor, storages: dict[int, Any]) -> torch.Tensor:
         raise UnsupportedError("PyTorch has no tensors of these sizes", found="x".join(map(str, tensor.shape))[:80])
     dtype = _torch_dtype(tensor.element)
     view = _torch_view(tensor, dtype, storages)
+    # A file may say of integers, too, that they require gradients.
     may_require_grad = dtype.is_floating_point or dtype.is_complex
     if tensor.is_parameter:
         if tensor.requires_grad and not may_require_grad:
@@ -909,7 +920,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
     Args:
         storage: ours.
-        storages: see `torch_tensor`.
+        storages: see `torch_tensor`; receives a new one.
     """
     import torch
 
@@ -928,7 +939,7 @@ def _flat(storage: Storage, storages: dict[int, Any]) -> Any:
 
 
 def rows(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 1 MiB."""
+    """Yield the bytes of a tensor's elements in index order, little-endian, in pieces of at most about 512 KiB."""
     storage = as_stored(tensor)
     if storage is not None:
         yield from storage.chunks()

@@ -373,12 +373,12 @@ class Rebuilder:
         return root_holder[0]
 
     def _close(self, fill: Fill, places: list[tuple[Any, Any, Any]]) -> None:
-        """Finish a container that is filled: `on_filled`, and what it becomes at the places that wait for that.
+        """Finish a container that is filled: call `on_filled`, and put what `completed` makes of it where it belongs.
 
         Args:
             fill: the container.
-            places: where something waits, if it has `completed`: list or dict, place in it, and the value that the
-                container was made from.
+            places: if it has `completed`, the places that wait for the result: list or dict, place in it, and the value
+                that the container was made from.
         """
         if fill.on_filled is not None:
             fill.on_filled()

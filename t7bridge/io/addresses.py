@@ -175,8 +175,8 @@ async def _client(**options: Any) -> Any:
 async def _client_of_public_hosts(**options: Any) -> Any:
     """Return an HTTP client that connects to public addresses only, wherever a server redirects it.
 
-    Names are checked when they are resolved. An IP address is not resolved, so that one to which a server redirects is
-    checked before it is followed.
+    Names are checked when they are resolved. An IP address is never resolved: a redirect to one is checked before it is
+    followed.
     """
     import aiohttp
 
@@ -241,7 +241,7 @@ class _BoundedFile:
 
     def __init__(self, file: IO[bytes], most: int, name: str) -> None:
         self._file = file
-        self._left = most
+        self._bytes_left = most
         self._most = most
         self._name = name
         # fsspec takes what has these for an open file.
@@ -251,10 +251,10 @@ class _BoundedFile:
         """Write bytes.
 
         Raises:
-            T7BridgeError: they are too many.
+            T7BridgeError: the file gets more bytes than it may.
         """
-        self._left -= len(data)
-        if self._left < 0:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
             raise T7BridgeError(
                 f"sends more than {self._most:,} bytes".replace(",", " "),
                 file=self._name,
@@ -276,7 +276,7 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
         name: the address, for errors.
 
     Raises:
-        T7BridgeError: it is larger.
+        T7BridgeError: the file is larger than it says, or than it may be.
     """
     protocol = protocol_of(name)
     if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files, and send no more
@@ -398,7 +398,7 @@ class Server:
         """Check that the file is still the one that was opened: its size, and its tag or time.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         raise NotImplementedError
 
@@ -535,10 +535,10 @@ class _Web(Server):
                 raise changed_error(self._name)
             answer.raise_for_status()
             if answer.status == 200:  # OK: it sends the whole
-                self._compare(_announced_size(answer), answer)
+                self._require_same_version(_announced_size(answer), answer)
                 raise NoRangesError
             start_of_answer, size = _range_of(answer)
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
             if start_of_answer not in (start, None):  # `None` if it is not stated
                 raise T7BridgeError("the server sends another part than it was asked for", file=self._name)
             data = await _body(answer, end - start)
@@ -559,7 +559,7 @@ class _Web(Server):
         """
         size = _announced_size(answer)
         if self._stamp is not None:
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
         self.size = size
         self._stamp = stamp_of(answer.headers)
         copy = _new_copy()
@@ -575,7 +575,7 @@ class _Web(Server):
             answer.raise_for_status()
             await _stream(answer, target, self._name)
 
-    def _compare(self, size: int | None, answer: Any) -> None:
+    def _require_same_version(self, size: int | None, answer: Any) -> None:
         """Refuse an answer about another version of the file than that of the first answer.
 
         Args:
@@ -583,7 +583,7 @@ class _Web(Server):
             answer: with the tag or time in its headers.
 
         Raises:
-            T7BridgeError: it is.
+            T7BridgeError: the file has changed.
         """
         are_both_stated = size is not None and self.size is not None
         has_other_size = are_both_stated and size != self.size
@@ -595,11 +595,11 @@ class _Web(Server):
         try:
             async with await self._answer(method="head") as answer:
                 answer.raise_for_status()
-                self._compare(_announced_size(answer), answer)
+                self._require_same_version(_announced_size(answer), answer)
                 return
         except Exception:
-            # Some servers answer no HEAD, or with other headers, so that no error of it counts, that of `_compare`
-            # neither. What they say when they send the file does: ask for its first byte.
+            # Some servers do not answer HEAD, or with other headers: no error of it counts, not even that of a change.
+            # What they say when they send the file does: ask for its first byte.
             pass
         async with await self._answer(start=0, end=1) as answer:
             if answer.status == 416 and not self.size:  # Range Not Satisfiable: it is still empty
@@ -609,7 +609,7 @@ class _Web(Server):
                 size = _announced_size(answer)
             else:
                 _, size = _range_of(answer)
-            self._compare(size, answer)
+            self._require_same_version(size, answer)
             answer.close()  # a server without ranges would send the whole
 
 
@@ -637,7 +637,7 @@ async def _body(answer: Any, most: int) -> bytes:
     """Return the bytes of an answer to a request for at most `most`.
 
     Raises:
-        T7BridgeError: they are more.
+        T7BridgeError: there are more bytes.
     """
     body = bytearray()
     while part := await answer.content.readany():
@@ -656,8 +656,8 @@ async def _stream(answer: Any, target: Any, name: str) -> None:
         name: the address, for errors.
 
     Raises:
-        T7BridgeError: they are more than it announced, or than may be if it did not.
-        TruncatedError: they are fewer than it announced.
+        T7BridgeError: there are more bytes than it announced, or, if it did not, more than there may be.
+        TruncatedError: there are fewer bytes than it announced.
     """
     size = _announced_size(answer)
     bounded = _BoundedFile(target, _most_unannounced() if size is None else size, name)
@@ -693,7 +693,7 @@ class _Store(Server):
         """Held while the position of the file is used."""
         self._version: tuple[int | None, str] = (None, "")
         """Size, and tag or time, of the file that was opened."""
-        # Its files are opened by their tag, which each of their requests repeats (`If-Match`).
+        # Files of S3 are opened by their tag, which each of their requests repeats (`If-Match`).
         self.refuses_other_versions = protocol_of(name) in ("s3", "s3a")
 
     def begin(self) -> bytes | Copy:

@@ -111,12 +111,12 @@ class ExtentCopy:
         if self.has_crc:
             for start, end in self.pieces():
                 of_source, of_target = self._crcs[start]
-                # Before the first piece it is 0, and to combine 0 with another is the other.
+                # A CRC-32 of 0, as before the first piece, adds nothing to the next one: `combine` is spared.
                 source_crc = combine(source_crc, of_source, end - start) if source_crc else of_source
                 length = self.extent.change.length(end - start)
                 target_crc = combine(target_crc, of_target, length) if target_crc else of_target
         if self.extent.check is not None:
-            self.extent.check(target_crc if self._is_unchanged else source_crc)
+            self.extent.check(target_crc if self._is_unchanged else source_crc)  # unchanged bytes have one for both
         if self._done is not None:
             self._done(target_crc)
 
@@ -136,10 +136,11 @@ class Transfers:
         self._target = target
         self._name = name
         self._copies: list[ExtentCopy] = []
-        """All copies that were added: what remains when their pieces are written is to check their CRC-32."""
+        """All copies that were added: when their pieces are written, their CRC-32 are still to be checked."""
         self._pieces: deque[tuple[ExtentCopy, int, int]] = deque()
-        """Pieces not yet started: the copy that each is of, its start and its end."""
+        """Pieces not yet started: of which copy, from where, to where."""
         self._error: BaseException | None = None
+        """The first error in any thread; from then on no thread begins a piece."""
         self._started = 0
         """Helpers that were started, or were about to be when a signal arrived."""
         self._ended: list[None] = []
@@ -434,7 +435,8 @@ def sha256(data: bytes | memoryview = b"") -> _Hash:
 def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
     """Return SHA-256 in hexadecimal and size in bytes of a file.
 
-    Of a folder, they are those of the names and checksums of all in it, by name, and of all its files together.
+    Of a folder, they are the SHA-256 of the names and checksums of all that is in it, in the order of the names, and
+    the size of all its files together.
 
     Raises:
         OSError: it cannot be read.

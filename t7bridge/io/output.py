@@ -58,9 +58,10 @@ class Output:
     def __init__(self, file: IO[bytes], name: str = "") -> None:
         self._file = file
         self._pending = bytearray()
+        """Bytes that are not given to the file yet."""
         self._last_change_and_buffer: tuple[Change, Buffer] | None = None
         """The last change that was made, and the memory for it, for the next extent."""
-        self._flushed = 0
+        self._bytes_flushed = 0
         """Bytes that were given to the file, or to `_transfers`."""
         self._blocks: Blocks | None = None
         """Reserves space on the disk, of a `FileOutput`."""
@@ -71,7 +72,7 @@ class Output:
     @property
     def position(self) -> int:
         """Bytes written so far."""
-        return self._flushed + len(self._pending)
+        return self._bytes_flushed + len(self._pending)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes."""
@@ -79,7 +80,7 @@ class Output:
         if size >= _FLUSH_BYTES:
             self.flush()
             self._write_all(data)
-            self._flushed += size
+            self._bytes_flushed += size
             return
         self._pending += data
         if len(self._pending) >= _FLUSH_BYTES:
@@ -93,13 +94,13 @@ class Output:
         """
         if self._pending:
             self._write_all(self._pending)
-            self._flushed += len(self._pending)
+            self._bytes_flushed += len(self._pending)
             self._pending.clear()
 
     def _reserve(self, size: int) -> None:
         """Preallocate blocks for the next bytes, unless the file is small."""
-        if self._blocks is not None and self._flushed + size >= _FLUSH_BYTES:
-            self._blocks.reserve(self._flushed, size)
+        if self._blocks is not None and self._bytes_flushed + size >= _FLUSH_BYTES:
+            self._blocks.reserve(self._bytes_flushed, size)
 
     def _write_all(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes to the file object at once, which may take several calls.
@@ -113,9 +114,13 @@ class Output:
             done = 0
             while done < len(view):
                 count = self._file.write(view[done:])
-                done += len(view) - done if count is None else count  # `None`: of objects that take all
+                if count is None:  # of an object that always takes all
+                    count = len(view) - done
+                done += count
         except OSError as error:
-            raise WriteError(f"cannot be written: {error.strerror}", file=self.name, offset=self._flushed) from error
+            raise WriteError(
+                f"cannot be written: {error.strerror}", file=self.name, offset=self._bytes_flushed
+            ) from error
 
     def copy(self, extent: Extent, done: Done = None) -> None:
         """Append bytes of an open file, changed on the way where they are not what is wanted here.
@@ -134,9 +139,9 @@ class Output:
         if self._transfers is not None and extent.source.fd is not None and extent.length >= WORTH_BYTES:
             self._reserve(len(self._pending) + extent.nbytes)
             self.flush()
-            self._transfers.add(extent, self._flushed, done)
-            self._flushed += extent.nbytes
-            self._file.seek(self._flushed)  # the copy goes to its own position, and what follows behind it
+            self._transfers.add(extent, self._bytes_flushed, done)
+            self._bytes_flushed += extent.nbytes
+            self._file.seek(self._bytes_flushed)  # the copy goes to its own position, and what follows behind it
             return
         for _, data in self._copied(ExtentCopy(extent, self.position, done)):
             self.write(data)
@@ -367,7 +372,7 @@ class FileOutput(Output):
             self._transfers.stop()
             self._transfers = Transfers(self._file.fileno(), self.path)
         self._pending.clear()
-        self._flushed = 0
+        self._bytes_flushed = 0
         try:
             self._file.seek(0)
             self._file.truncate()
@@ -439,9 +444,9 @@ class Blocks:
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self._end = 0
+        self._reserved_end = 0
         """Bytes up to which blocks are allocated."""
-        self._works = CAN_RESERVE
+        self._can_reserve = CAN_RESERVE
         """Whether allocating does what it should, as far as known."""
 
     def reserve(self, position: int, size: int) -> None:
@@ -451,16 +456,16 @@ class Blocks:
             position: of the first, 0-based.
             size: number of bytes.
         """
-        if not self._works or position + size <= self._end:
+        if not self._can_reserve or position + size <= self._reserved_end:
             return
         try:
-            if not self._end:  # the first time
-                self._works = self._probe(position, min(size, _PROBE_BYTES))
-            if self._works:
+            if not self._reserved_end:  # the first time
+                self._can_reserve = self._probe(position, min(size, _PROBE_BYTES))
+            if self._can_reserve:
                 os.posix_fallocate(self._file, position, size)
         except OSError:  # no space, or not supported: writing will report it
-            self._works = False
-        self._end = position + size
+            self._can_reserve = False
+        self._reserved_end = position + size
 
     def _probe(self, position: int, size: int) -> bool:
         """Reserve the first blocks, and return whether they are only reserved, and not written.

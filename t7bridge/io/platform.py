@@ -226,9 +226,9 @@ def confine(memory: int) -> None:
     if IS_WINDOWS:
         return
     resource = import_module("resource")
-    kind, used = _memory_limit_and_use(resource)
+    kind_of_memory, used = _memory_limit_and_use(resource)
     limits = {
-        kind: used + memory,
+        kind_of_memory: used + memory,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_NOFILE: 0,
@@ -286,10 +286,10 @@ class MemoryWatch:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._left: int | None = None
+        self._bytes_left: int | None = None
         """Bytes that the process could still allocate when it was looked at last; `None` without a limit."""
         self._changed_at = 0.0
-        """When this was last another number, or enough, on the clock of `time.monotonic`."""
+        """When it had room last, or another number of bytes left than before, on the clock of `time.monotonic`."""
 
     def raise_limit_if_stuck(self) -> None:
         """Look at the process, and raise its limit if it is stuck; to be called often. It may have ended."""
@@ -297,9 +297,10 @@ class MemoryWatch:
             used = _allocated(self._pid)
             resource = import_module("resource")
             allowed, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
-            left_before = self._left
-            self._left = None if allowed == resource.RLIM_INFINITY else allowed - used
-            if self._left is None or self._left != left_before or self._left > self._FULL_BYTES:
+            left_before = self._bytes_left
+            self._bytes_left = None if allowed == resource.RLIM_INFINITY else allowed - used
+            has_room = self._bytes_left is None or self._bytes_left > self._FULL_BYTES
+            if has_room or self._bytes_left != left_before:
                 self._changed_at = time.monotonic()
             elif time.monotonic() - self._changed_at > self._STUCK_SECONDS:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (allowed + 2 * self._FULL_BYTES, hard))

@@ -111,7 +111,7 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     """Draw the bar until an operation is done, and remove it then; runs in a thread, see `progress`.
 
     Args:
-        done: set when the operation is done, or prints.
+        done: set when the operation is done, and as soon as it prints something.
         text: description of the operation.
         path: of the input; empty, or one whose size is unknown, for a bar that only moves.
         terminal: what to write to.

@@ -36,8 +36,8 @@ class Remote:
     it needs; reads in order ask for ever more at once, as each request takes a round trip, and then for two ranges
     ahead. Files of servers without ranges, and members of archives, are copied first.
 
-    That the file is the same all the time is checked by each answer, where these tell, and by one more request: by
-    `check`, after all, if `is_checked_later` is set, else after each range.
+    Each answer has to be about the same file, where answers tell. One more request checks it at the end: in `check`, if
+    `is_checked_later` is set, else after each range.
 
     Attributes:
         name: the address.
@@ -61,6 +61,7 @@ class Remote:
         self._requests: OrderedDict[int, tuple[int, Future[bytes]]] = OrderedDict()
         """Ranges that are under way, or not needed yet: by the first block, the block behind it, and the answer."""
         self._reads_all = False
+        """Whether `read_all` was called for a file that can be kept."""
         self._is_closed = False
         self._copy: Copy | None = None
         """A copy of the whole file, once that is what is read."""
@@ -111,7 +112,7 @@ class Remote:
         """Check that the file is still the one that was opened, if anything was read since that was checked.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         with self._lock:
             if self._is_unchecked:
@@ -133,7 +134,7 @@ class Remote:
         """Check that the file is still the same after a request, unless `check` will be called after all of them.
 
         Raises:
-            T7BridgeError: it is not.
+            T7BridgeError: the file has changed.
         """
         if self._server.refuses_other_versions:  # the answer was one about the same file, or an error
             return
@@ -190,22 +191,24 @@ class Remote:
             self._check_after_request()
 
     def _request_with(self, number: int) -> int | None:
-        """Return the first block of the request that asks for a block; `None` if there is none."""
+        """Return the first block of the request under way that asks for a block; `None` if none does."""
         for first, (end, _) in self._requests.items():
             if first <= number < end:
                 return first
         return None
 
     def _first_to_request(self, number: int) -> int:
-        """Return the first block of a request for a block: that itself.
+        """Return the first block of a request that is to have the block with a number.
 
-        Where all are read, it is the first missing one before it, as far back as one request can begin.
+        That is the block itself. Of a file that is read whole, the blocks before it that are missing will be needed,
+        too: the request begins with them, as far back as it can.
         """
+        first = number
         if self._reads_all:
             least = max(0, number + 1 - _MOST_BLOCKS)
-            while number > least and number - 1 not in self._blocks and self._request_with(number - 1) is None:
-                number -= 1
-        return number
+            while first > least and first - 1 not in self._blocks and self._request_with(first - 1) is None:
+                first -= 1
+        return first
 
     def _count_to_request(self, number: int, needed: int) -> int:
         """Return how many blocks to ask for, and forget the runs that the request continues.
@@ -263,7 +266,7 @@ class Remote:
 
 
 def _blocks_of(size: int) -> int:
-    """Return how many blocks so many bytes are, the last of which may be shorter."""
+    """Return the number of blocks that hold some bytes; the last one may be shorter."""
     return -(-size // _BLOCK_BYTES)  # rounded up
 
 
@@ -280,9 +283,9 @@ class _Blocks:
         weakref.finalize(self, self._file.close)
         self._slots: dict[int, int] = {}
         """The place in the temporary file of each block, in blocks."""
-        self._numbers: dict[int, int] = {}
+        self._number_in_slot: dict[int, int] = {}
         """The block at each place."""
-        self._next = 0
+        self._next_slot = 0
         """The place of the next block: behind the last one comes the first again."""
 
     def __contains__(self, number: int) -> bool:
@@ -297,11 +300,11 @@ class _Blocks:
         """
         for start in range(0, len(data), _BLOCK_BYTES):
             if number not in self._slots:
-                slot = self._next
-                self._next = (slot + 1) % self.most
-                if slot in self._numbers:  # the oldest block is there
-                    del self._slots[self._numbers[slot]]
-                self._numbers[slot] = number
+                slot = self._next_slot
+                self._next_slot = (slot + 1) % self.most
+                if slot in self._number_in_slot:  # the oldest block is there
+                    del self._slots[self._number_in_slot[slot]]
+                self._number_in_slot[slot] = number
                 self._slots[number] = slot
                 self._file.seek(slot * _BLOCK_BYTES)
                 self._file.write(data[start : start + _BLOCK_BYTES])
@@ -321,5 +324,5 @@ class _Blocks:
     def close(self) -> None:
         """Forget all blocks."""
         self._slots.clear()
-        self._numbers.clear()
+        self._number_in_slot.clear()
         self._file.close()

@@ -288,7 +288,7 @@ class ByteSource:
         return done
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Return bytes as memory: read-only if it is the caller's or a memory map, else with what was read into it.
+        """Return bytes: a read-only part of the caller's buffer or of a memory map, else read into new memory.
 
         Raises:
             TruncatedError: the source does not hold `offset + length` bytes.

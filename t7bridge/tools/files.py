@@ -61,18 +61,19 @@ def load_all(source: Readable, *, limits: Limits = DEFAULT_LIMITS) -> list[Value
 def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     """Return all values of a file, with the numbers and element types that its metadata record.
 
-    A type is used only where it has all elements of a tensor.
+    A recorded type is used only where it can represent all elements of the tensor.
     """
     with inputs_protected():
         document = formats.open(source, limits=limits)
         document.source.maps = mmap
         document.warn(stacklevel=3)  # at the line that calls `load`
-        roots = document.roots  # first: the strings of a checkpoint in several files are read with its values
+        roots = document.roots  # before the metadata: those of a checkpoint in several files are read with its values
         if HINTS.isdisjoint(document.metadata):
             return roots
         values = []
         for root in roots:
-            value, _refused_names = restore_values(root, document.metadata, check=True)
+            # Checked now: otherwise an element that does not fit is an error when the caller reads it.
+            value, _names_of_unfit = restore_values(root, document.metadata, check=True)
             values.append(value)
         return values
 
@@ -134,7 +135,6 @@ def describe(request: Describe) -> Node:
     return _described(request, describe_lua, describe_python)
 
 
-@takes(Describe)
 def description(request: Describe) -> list[str]:
     """Return the JSON of what `describe` returns, in pieces, in much less memory."""
     return _described(request, lua_json, python_json)

@@ -155,7 +155,7 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _number_facts(roots: list[Value]) -> dict[str, Any]:
-    """Return the age of nn, and numbers of values, modules, tensors, and of bytes of storages that no tensor uses."""
+    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes."""
     values = 0
     modules = 0
     tensors = 0
@@ -251,12 +251,13 @@ def _torch_class(block: Block) -> str:
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    # Only classes of PyTorch have arguments, at their first place.
-    if block.mark == "again" or not block.target:
+    if block.mark == "again" or not block.target:  # without arguments among its lines
         return block.title
+    # The first line that is not about the weights has the arguments: `Linear(10, 20)`. The lines of a pickled module
+    # have no arguments but its tensors: `Linear(weight 20 × 10)`.
     for line in block.lines:
         is_about_weights = line.startswith("shares ") or line.endswith(" elements")
-        if not is_about_weights:  # the arguments; of a pickled module, which has none, the size of its first tensor
+        if not is_about_weights:
             return f"{block.title}({line})"
     return block.title
 
@@ -337,6 +338,7 @@ def _is_model(value: Value) -> bool:
 
 
 _WITH_ENTRIES = (Table, TorchObject, TdsHash, TdsVec, dict, list, tuple, LuaFunction, PythonObject)
+"""The types of values whose entries get lines of their own, at the first place of each."""
 
 
 def _entries(value: Value) -> Iterator[tuple[str, Value]]:
@@ -369,15 +371,15 @@ def _is_list_or_vocabulary(value: Value, inside: list[tuple[str, Value]]) -> boo
     """
     if not isinstance(value, (Table, dict, list, TdsHash)):
         return False
-    type_names = {type(item).__name__ for _, item in inside[:_JUDGED_ENTRIES]}
-    if not type_names or not type_names <= _PLAIN_TYPE_NAMES:
+    types = {type(item) for _, item in inside[:_JUDGED_ENTRIES]}
+    if not types or not types <= _PLAIN_TYPES:
         return False
     are_numbered = all(step.startswith("[") for step, _ in inside)
     return are_numbered or len(inside) > _FEW_ENTRIES
 
 
-_PLAIN_TYPE_NAMES = {"bytes", "str", "float", "int", "bool"}
-"""Names of the types of plain values."""
+_PLAIN_TYPES = {bytes, str, float, int, bool}
+"""The types of values that a line lists."""
 _DEEPEST = 3
 """Depth from which on entries have no lines of their own."""
 _FEW_ENTRIES = 8

@@ -58,7 +58,7 @@ _REFUSED_LAYOUTS = {
     "pickle": "a plain pickle, which pickle.load reads",
     "package": "an archive of torch.package",
 }
-"""Kinds of files that `torch.load(weights_only=True)` refuses as such."""
+"""The kinds of files that `torch.load(weights_only=True)` refuses whatever is in them, in words."""
 
 
 @define(frozen=True)
@@ -262,9 +262,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
     """Scan a file of any format."""
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
-        # Such a file may still be an archive for other readers, which find it at its end, and another value there.
+        # Other readers would take it for an archive if it ends as one, and load what was not scanned.
         refuse_two_formats(source, title=signature.title if signature else "")
-    if signature is not None and signature.kind == "npy":
+    if signature is not None and signature.kind == "npy":  # is no format of ours, but may hold a pickle
         report.format = "npy"
         _judge_array(source, 0, source.size, limits, report)
         return
@@ -284,9 +284,9 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
             with ByteSource.from_path(path) as shard:
                 _scan_source(shard, limits, report)  # which sets the format, too
         report.format = spec.name
-    else:
-        document = formats.open(source, limits=limits)
-        document.roots  # noqa: B018  runs nothing; what is damaged has an error
+    else:  # named tensors
+        document = formats.open(source, limits=limits)  # with our reader of `spec`: our formats come first
+        document.roots  # noqa: B018  an error where the file is damaged; nothing in it is run
         if isinstance(document.content, ZipArchive):
             _scan_members(document.content, limits, report)
 
@@ -335,7 +335,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
             continue
-        # For numpy these are bytes; other programs may load a pickle or an archive among them.
+        # For numpy these are bytes; other programs may load a pickle or an archive among them. A member of any other
+        # known format is an error, as it is not scanned.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
@@ -401,7 +402,8 @@ def _judge_content(reader: PtReader, limits: Limits, report: ScanReport) -> None
 
     try:
         if reader.archive is not None:
-            for kind, name in effects(reader.archive, limits):  # of programs, as `torch.export` saves them
+            # What programs, as `torch.export` saves them, do besides computing tensors.
+            for kind, name in effects(reader.archive, limits):
                 report.findings.append(Finding(kind, name[:_MOST_LETTERS]))
         reader.read()
     finally:  # other programs would load the other pickles, even if the value failed

@@ -249,14 +249,14 @@ def _shapes_of_inputs(inputs: Examples) -> Value:
 def _completed_by_torch(
     module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
 ) -> Outputs:
-    """Return the outputs of a model's modules: those that the rules leave open by running it on PyTorch's meta device.
+    """Return the outputs of a model's modules: by the rules, or by a run on the meta device where they are open.
 
     Args:
         module: the model.
         path: its path in the file.
         inputs: its input.
         blocks: the model's.
-        by_rules: the outputs by the declared rules.
+        by_rules: the output of each module by the declared rules, in the order of `_modules_in`; empty if left open.
         limits: resource limits.
 
     Raises:
@@ -441,8 +441,8 @@ def _sizes(value: Value) -> list[Any]:
     """Return the sizes of tensors in lists, as JSON has them; see `Shapes.sizes`."""
     sizes: list[Any] = []
     for item in value if isinstance(value, list) else [value]:
-        shape = getattr(item, "shape", item)  # of an example
-        if shape is None:
+        shape = getattr(item, "shape", item)  # that of an `Example`; other items are shapes, or lists of these
+        if shape is None:  # unknown
             sizes.append(None)
         elif isinstance(shape, list):
             sizes.append(_sizes(shape))

@@ -37,7 +37,7 @@ from ..formats.t7.layout import T7Layout
 from ..formats.table import Document, FormatSpec, Written
 from ..graph.lua import TorchObject, Value
 from ..graph.storage import Storage, array_chunks
-from ..graph.tensor import Tensor, TensorExtras
+from ..graph.tensor import Tensor, TensorExtras, bits_of
 from ..graph.walk import Path, objects, pairwise
 from ..io.copy import sha256
 from ..io.source import PathLike, inputs_protected
@@ -210,7 +210,8 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        sides.compare(report, partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits)))
+        make_comparer = partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits))
+        sides.compare(report, make_comparer)
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
         if are_lua and _bytes_after_values(first) != _bytes_after_values(second):
@@ -220,7 +221,7 @@ def verify(request: Verify) -> VerifyReport:
 
 @contextmanager
 def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]]:
-    """Open both files, read all of them that checksums are for, and warn of incomplete ones.
+    """Open both files; verify the checksums in them, or warn of an incomplete `.t7`, which has none.
 
     Raises:
         FormatError: a file is damaged, or in no supported format.
@@ -231,8 +232,8 @@ def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]
         formats.open(request.other, limits=request.limits) as second,
     ):
         for document in (first, second):
-            document.source.read_all()
-            if document.spec.values == formats.LUA:  # which has no checksums
+            document.source.read_all()  # sets how a file at an address is read: in large ranges
+            if document.spec.values == formats.LUA:
                 document.warn(stacklevel=4)  # at the line that calls the verb
             else:
                 document.verify()
@@ -276,14 +277,14 @@ def diff(request: Diff) -> DiffReport:
     with _opened_inputs(request) as (first, second):
         report = DiffReport(str(request.source), str(request.other))
         sides = Sides(first, second, request.limits)
-        make = partial(
+        make_comparer = partial(
             ValueComparer,
             limits=request.limits,
             homes=_homes(first, request.limits),
             rtol=request.rtol,
             atol=request.atol,
         )
-        comparer = sides.compare(report, make)
+        comparer = sides.compare(report, make_comparer)
         if isinstance(comparer, ValueComparer):  # there is none if a hash says that files without tensors are equal
             report.tensors = comparer.tensors
         _name_layers(report, (first, second), request.limits)
@@ -291,7 +292,10 @@ def diff(request: Diff) -> DiffReport:
 
 
 def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
-    """Return a function that finds the layers of a `.t7`, with their paths in the model, once there is a difference."""
+    """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
+
+    It is called only if there is a difference.
+    """
 
     @cache
     def homes() -> Homes:
@@ -360,7 +364,7 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
         # message of them.
         if document.layout != "pickle" and not has_long_names:
             reader = "torch"
-            messages = differences(document.path, value)
+            messages = differences_from_torch(document.path, value)
     elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
         from ..formats import torchfile
 
@@ -372,7 +376,7 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     return [reader]
 
 
-def differences(path: PathLike, value: Any) -> list[str] | None:
+def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:
     """Read a file with `torch.load(weights_only=True)` and compare with the value from `PtReader`.
 
     Args:
@@ -526,12 +530,12 @@ class Sides:
         """Return whether a file holds named tensors and nothing else."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
 
-    def compare(self, report: Comparison, make: Any) -> Comparer | None:
+    def compare(self, report: Comparison, make_comparer: Callable[..., Comparer]) -> Comparer | None:
         """Compare the files in the forms that have most in common, and fill a report.
 
         Args:
             report: receives the differences, and what only one file has.
-            make: creates the comparer; takes `text`, whether a file is text, and `elements`, whether they are compared.
+            make_comparer: creates it; takes `text`, whether a file is text, and `elements`, whether they are compared.
 
         Returns:
             The comparer; `None` if the files are known to be equal by the hashes of their structures.
@@ -539,9 +543,9 @@ class Sides:
         if self._has_same_structure():
             return None
         # The best forms are chosen by structure and shapes, so that no element is read twice.
-        make = partial(make, text=_is_text(self.first) or _is_text(self.second))
+        make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
         _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
-        comparer: Comparer = make()
+        comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
         self._add_left_out(report, first, second)
@@ -565,7 +569,10 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both are known to hold the same Lua value, of many objects and no tensors."""
+        """Return whether both are known to hold the same Lua value, by its hash: one of many objects and no tensors.
+
+        `False` if no hash is made, as for a small value, or for two files neither of which is a `.t7`.
+        """
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
         else:
@@ -842,7 +849,8 @@ def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str,
     for name, tensor in tensors.items():
         view: Any = name  # an empty tensor is no view of memory
         if tensor.numel:
-            view = (id(tensor.storage), tensor.element.name, tensor.offset, tensor.size, tensor.stride)
+            place = (tensor.offset, tensor.size, tensor.stride)
+            view = (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
         linked[name] = tensor_of_view.setdefault(view, evolve(tensor))
     return linked
 

@@ -85,6 +85,7 @@ def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
         block: the graph.
         appearances: of its blocks, see `_runs_in`.
     """
+    # Branches are beside each other: two equal ones are a run. Of layers one after another there have to be three.
     fewest = [2 if is_branching(block) else 3] * len(appearances)
     # The last two blocks of a graph are its input and its output.
     stop = len(appearances) - 2
@@ -120,7 +121,7 @@ def _runs_in(
             if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
-                budget -= period * length
+                budget -= period * length  # the search for the shift, at most
                 best = _best_shift(place, period, length, crossing) or best
         if best is None:
             place += 1
@@ -300,6 +301,7 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
         for source, run in sources:
             if run is not None and run.period > 1:  # one block around a repetition
                 inner = _repetition(block, run)
+                # The ends behind its members have nothing inside.
                 queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
             else:
                 inner = _copy(source)

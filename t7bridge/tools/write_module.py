@@ -308,7 +308,7 @@ class Sampling:
 def _sampling_of(
     module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
 ) -> Sampling | None:
-    """Return how to sample text from a model, if the checkpoint has a vocabulary for it.
+    """Return how to sample text from a model; `None` if the checkpoint has no vocabulary for it.
 
     A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
     returns the new states and scores; or sequences and a state, and returns scores and state.
@@ -350,7 +350,7 @@ def _state_shapes(inputs: Any, outputs: Any, token_count: int) -> list[list[int]
 
     Args:
         inputs: the shapes of its inputs, with a batch of one.
-        outputs: likewise.
+        outputs: the shapes of its outputs, with a batch of one.
         token_count: the number of tokens.
     """
     if not isinstance(inputs, list) or not isinstance(outputs, list):
@@ -407,13 +407,15 @@ def _numbered_texts(table: Table) -> list[str]:
 
 
 def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the tables of a module's fields as data for JSON, without those that contain themselves or are too deep.
+    """Return the tables of a module's fields as data for JSON.
 
-    Text that is not UTF-8 has escapes, as in names of tensors.
+    Text that is not UTF-8 has escapes, as in names of tensors. A table is left out if it contains itself, is too deep,
+    or contains shared tables at too many places.
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
-        # Keys and values: only tables that are written again take from the limit.
+        # JSON has a shared table at each of its places. Values and their keys are free once: the limit is for those
+        # that are written again.
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
             value = _json_value(as_tree(item), budget)

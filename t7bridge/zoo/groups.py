@@ -72,6 +72,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, ...], Group] = {}
+        """By the kind, and the texts between what varies in a message."""
         self.others = 0
         """Number of messages that belong to none of the first groups."""
 

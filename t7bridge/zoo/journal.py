@@ -303,21 +303,22 @@ class Journal:
         self._database.executescript(_TEMPORARY_TABLES.format(cache=_CACHE))
 
     def _check_schema(self) -> None:
-        """Note in a new journal which layout it has, and close and refuse one that has another.
+        """Note in a new journal which layout it has; close and refuse one that has another than this release.
 
         Raises:
-            T7BridgeError: it has another.
+            T7BridgeError: it has another layout.
         """
         schema = self.fact("schema")
-        if schema not in (None, SCHEMA):  # a new journal has none
+        if schema is None:  # it is new
+            with self.transaction():
+                self.set_facts({"schema": SCHEMA})
+        elif schema != SCHEMA:
             self.close()
             raise T7BridgeError(
                 f"the journal has layout {schema}, and this release supports {SCHEMA}",
                 file=self.path,
                 hint="Use the release that began the zoo, or another folder.",
             )
-        with self.transaction():
-            self.set_facts({"schema": SCHEMA})
 
     def _make_tables(self) -> None:
         """Make the tables of a new journal, and the columns that a journal of an older release does not have."""

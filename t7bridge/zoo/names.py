@@ -66,6 +66,7 @@ class OutputNames:
         self.has_wanted_names = False
         self._last_folder = ""
         """The folder whose name was reserved last: names come in order, and most share it with the one before."""
+        # The names that are reserved, and how many inputs want each name: all as keys without case.
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS used (key TEXT PRIMARY KEY) WITHOUT ROWID")
         journal.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY, times INTEGER) WITHOUT ROWID")
         for name in (*REPORTS, NAME):
@@ -115,7 +116,8 @@ class OutputNames:
         if times == 1 and self._reserve_if_free(short):
             return short
         for longer in self._longer_names(name, kind):
-            # What several inputs want none gets: not `net` either, whose first longer name, `net.pt`, is its short one.
+            # A name that several inputs want goes to none of them. `net` without a suffix, whose longer name is the
+            # short one, `net.pt`, does not get it either.
             is_wanted_by_several = times > 1 and longer == short
             if not is_wanted_by_several and self._reserve_if_free(longer):
                 return longer

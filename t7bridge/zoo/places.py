@@ -437,7 +437,8 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
 def _is_file(system: Any, path: str) -> bool:
     """Return whether a path of a file system of fsspec is a file.
 
-    At a web address it is one unless it ends in `/`, by custom a folder's page: a server does not tell them apart.
+    A web address counts as that of a file unless it ends in `/`, as those of folders do by custom: a server does not
+    tell what it is.
     """
     # fsspec's `protocol` is a text, or all the names of the file system.
     if system.protocol in ("http", "https") or "http" in tuple(system.protocol):

@@ -125,7 +125,7 @@ def find_inputs(
     for record, is_explicit in _named(roots, singles):
         record.name = safe_name(record.name)
         suffix = os.path.splitext(record.name)[1]
-        # Of a file that claims to be a model it is a failure if it is none.
+        # If it turns out not to be a model, the conversion has failed; any other such file is only counted.
         record.claimed = is_explicit or suffix.lower() in CLAIMS
         if not is_explicit:
             # The listing of a folder leaves hidden files out; that of a store or an archive does not.
@@ -177,6 +177,8 @@ def kind_of(head: bytes) -> str:
         formats = formats_with(signature.kind)
         if not formats:
             return ""
+        if signature.kind != "zip":
+            return formats[0].name
         # Several formats are zip archives: the name of the first member tells. In a local file header (APPNOTE 4.3.7),
         # its length is at byte 26, and itself at byte 30.
         name_length = int.from_bytes(head[26:28], "little")
@@ -185,7 +187,7 @@ def kind_of(head: bytes) -> str:
             if spec.members is not None and spec.members([member]):
                 return spec.name
         # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
-        return "pt" if signature.kind == "zip" else formats[0].name
+        return "pt"
     # A `.t7` has no signature: a binary one begins with a type tag from 0 to 8 in either byte order, one in ascii with
     # a tag on a line of its own.
     tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
@@ -293,8 +295,8 @@ def _compare_with_records(
         plan: gets the names of inputs that changed or lost their output.
         retry_failed: whether to mark failed files, too.
     """
+    # The inputs to mark, each with the name of its output in earlier runs; empty for a new one.
     fresh: list[tuple[Record, str]] = []
-    """The inputs to mark, each with the name of its output in earlier runs; empty for a new one."""
     updates: list[Record] = []
     for present, recorded in batch:
         if recorded is None:
@@ -319,7 +321,7 @@ def _mark_fresh(fresh: list[tuple[Record, str]], journal: Journal, names: Output
     Args:
         fresh: the inputs, each with the name of its output in earlier runs; empty for a new one.
         journal: gets the marks.
-        names: gets the names that outputs want; one that keeps its name wants none.
+        names: gets the names that outputs want, but for outputs that keep the name of earlier runs.
         settings: of each conversion.
     """
     marks: list[tuple[str, str, str]] = []
@@ -389,7 +391,7 @@ def _updated(recorded: Record, present: Record, folder: Folder, plan: RunPlan) -
     if not is_unchanged:
         if recorded.status == PLANNED:
             updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
-        elif _has_hash(present, recorded):  # its time is another, its content the same
+        elif _has_hash(present, recorded):  # only its time has changed
             updated = evolve(updated, stamp=present.stamp)
         else:
             plan.changed.add(recorded.name)
@@ -451,9 +453,11 @@ class _ExistingFiles:
         self._journal = journal
         self._folder = folder
         self._classes: str = settings.options.get("classes") or ""
+        """The file of the option `classes`, which all conversions read; empty without one."""
         self._compares_foreign = compares_foreign
         self._force = force
         self._has_identities = False
+        """Whether the journal has the identities of the inputs, for `_is_input`."""
 
     def check_output(self, record: Record, *, was_written_by_us: bool) -> None:
         """Look for files at the path of an output, and mark the input as failed if they must stay.
@@ -503,7 +507,7 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
     """Refuse folders of outputs that are in a source, by links or because the output folder contains it.
 
     Raises:
-        ModelError: one is.
+        ModelError: a folder is in a source.
     """
     roots = roots_of(sources)
     own = identity(folder.place)

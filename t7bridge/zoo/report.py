@@ -305,8 +305,8 @@ def write_reports(report: ZooReport, folder: Folder) -> None:
     page_counts, first_rows = _write_rows(report, summary, folder)
     data = {
         **summary,
-        "failures": [_named(group) for group in report.failures[:_LISTED]],
-        "warnings": [_named(group) for group in report.warnings[:_LISTED]],
+        "failures": [_group_for_page(group) for group in report.failures[:_LISTED]],
+        "warnings": [_group_for_page(group) for group in report.warnings[:_LISTED]],
         "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
         "pages": page_counts,
         "rows": first_rows,
@@ -405,7 +405,7 @@ def as_csv(rows: Iterable[Record]) -> str:
     return text.getvalue()
 
 
-def _named(group: Group) -> dict[str, Any]:
+def _group_for_page(group: Group) -> dict[str, Any]:
     """Return a group as data for the page, which shows the names of its first files."""
     return {
         "kind": group.kind,
@@ -421,7 +421,7 @@ def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
     Args:
         report: that of the page.
         row: the file.
-        twins: the files of its content; `None` if no other has it, which is 0 in the row.
+        twins: the files with the same content; `None` for a file without twins, whose row has 0.
     """
     losses = _losses(row) if row.status == DONE else []
     equal = [twins.count, twins.first[0]] if twins else 0

@@ -146,13 +146,13 @@ def _plan(
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
     """Plan, convert, and write the reports.
 
-    `of_workers` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
+    `worker_stack` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
     left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
     """
-    with ExitStack() as at_end, ExitStack() as of_workers:
+    with ExitStack() as at_end, ExitStack() as worker_stack:
 
         def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end with their stack."""
+            """Start the workers, which end when `worker_stack` is closed."""
             engine = open_engine(
                 request.engine,
                 settings,
@@ -161,8 +161,8 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 timeout=request.timeout,
                 scheduler=request.scheduler,
             )
-            of_workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
-            return of_workers.enter_context(closing(engine))
+            worker_stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
+            return worker_stack.enter_context(closing(engine))
 
         restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
@@ -182,7 +182,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
                 run.convert_all(engine or start(places))
-            of_workers.close()  # before the report: the workers end, and their leftovers are removed
+            worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         report.version = __version__
         report.seconds = progress.seconds
@@ -227,35 +227,29 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         options: the options of each conversion that have a value.
 
     Raises:
-        ModelError: some do.
+        ModelError: some options exclude one another.
     """
-    target_values = FORMATS[request.to].values if request.to else None
+    if request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)):
+        others = listed(sorted(_OF_MODULES))
+        raise ModelError(f"module excludes to, verify and all options of conversions but {others}")
+    if "index_base" in options and not request.module:
+        raise ModelError("index_base requires module")
+    if request.to:
+        target_values = FORMATS[request.to].values
+        without_effect = [name for name in options if target_values not in _CONVERSION[name].targets]
+        if without_effect:
+            raise ModelError(f"{listed(without_effect)} does not apply to {request.to}")
     # On a cluster, other machines may have the library.
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
-    without_effect: list[str] = []
-    if target_values is not None:
-        for name in options:
-            # `index_base` is of modules only: below is another message about it.
-            if name != "index_base" and target_values not in _CONVERSION[name].targets:
-                without_effect.append(name)
-    # The first that is wrong is reported.
-    for is_wrong, message in (
-        (
-            request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)),
-            f"module excludes to, verify and all options of conversions but {listed(sorted(_OF_MODULES))}",
-        ),
-        ("index_base" in options and not request.module, "index_base requires module"),
-        (without_effect, f"{listed(without_effect)} does not apply to {request.to}"),
-        (
-            reads_safetensors and not find_spec("safetensors"),
+    if reads_safetensors and not find_spec("safetensors"):
+        raise ModelError(
             "verify reads .safetensors files with the library safetensors, which is not installed: "
-            "pip install safetensors",
-        ),
-        (request.scheduler and request.engine != "dask", "only the Dask engine has a scheduler"),
-        (request.workers == 0 and (request.timeout or request.memory), "time and memory limits need worker processes"),
-    ):
-        if is_wrong:
-            raise ModelError(message)
+            "pip install safetensors"
+        )
+    if request.scheduler and request.engine != "dask":
+        raise ModelError("only the Dask engine has a scheduler")
+    if request.workers == 0 and (request.timeout or request.memory):
+        raise ModelError("time and memory limits need worker processes")
 
 
 def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:

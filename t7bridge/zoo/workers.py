@@ -242,7 +242,7 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     """Compare an output with its input.
 
     Raises:
-        VerifyError: they differ.
+        VerifyError: the two differ.
     """
     has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
     if has_own_library:
@@ -566,8 +566,8 @@ class LocalEngine(Engine):
         self._settings = settings
         self._timeout = timeout
         self._next_jobs: deque[Record] = deque()
-        """Jobs to assign before those that wait: the next one, whose size was looked at, and those that were behind the
-        failed one in the queues of workers that died."""
+        """Jobs to assign before those that wait: the next one, taken to look at its size, and the rest of the queues of
+        workers that died."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
@@ -629,7 +629,7 @@ class LocalEngine(Engine):
         return job.bytes
 
     def _outcomes_of(self, answer: tuple[_Worker, list[bytes] | None]) -> Iterator[Record | None]:
-        """Yield the files that an answer finishes: those of the lines that a worker wrote, or that at which it died.
+        """Yield the files that an answer finishes: those in the lines of a worker, or the one at which it died.
 
         Args:
             answer: the worker, and the lines; `None` at its end.
@@ -746,6 +746,7 @@ class DaskEngine(Engine):
         self._timeout = timeout
         library: Any = distributed  # partly untyped
         self._cluster: Any = None
+        """The cluster that was started here; `None` for an existing one."""
         try:
             if scheduler is None:
                 self._cluster = library.LocalCluster(
@@ -795,8 +796,8 @@ class DaskEngine(Engine):
     def _outcomes_of(self, answer: Any) -> Iterator[Record]:
         """Yield the files of a group with their outcomes.
 
-        Those of a group that could not be converted are sent again, each by itself, as one of them may end the
-        processes of the cluster; one that was by itself has failed.
+        If a group could not be converted, its files are sent again, each as a group of its own: one of them may have
+        ended the processes of the cluster. A file that was a group of its own has failed.
 
         Args:
             answer: the future of the group.

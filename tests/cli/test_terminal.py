@@ -154,7 +154,7 @@ QUIET: dict[str, Callable[[Path], list[object]]] = {
     "inspect": lambda folder: [MODEL],
     "match": lambda folder: [MODEL, MODEL],
     "module": lambda folder: [MODEL, "-o", folder],
-    "prove": lambda folder: [TESTFILES / "prove" / "dilated.eval.t7"],
+    "prove": lambda folder: [TESTFILES / "prove" / "graph.eval.t7"],
     "scan": lambda folder: [MODEL],
     "verify": lambda folder: [MODEL, MODEL, "--quick"],
     "export": lambda folder: [MODEL, folder / "x.pt2", "--input", "1x1x32x32"],

@@ -175,8 +175,8 @@ def _sort(chosen):
 @pytest.mark.slow
 def test_hostile_values_in_fields():
     """A value in any field is refused with its path, or the page parses, constructs and loads its weights."""
-    counts = _sort(cases(seed=3, count=1200))
-    assert min(counts.values()) > 100
+    counts = _sort(cases(seed=3, count=600))
+    assert min(counts.values()) > 50
 
 
 @pytest.mark.fuzz

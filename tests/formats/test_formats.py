@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -308,3 +309,17 @@ def test_a_file_of_a_distributed_checkpoint() -> None:
     for path in (folder, folder / "__0_0.distcp"):
         with pytest.raises(UnsupportedError, match="dcp_to_torch_save"):
             t7bridge.load(path)
+
+
+def test_notes_are_not_repeated(tmp_path):
+    """Values that were released and are read again have the notes of the first time."""
+    np.savez(tmp_path / "a.npz", a=np.ones(3), b=np.array(["text"]))
+    (tmp_path / "b.pkl").write_bytes(pickle.dumps({"a": 1}, 2) + pickle.dumps([2], 2))
+    for name in ("a.npz", "b.pkl"):
+        with t7bridge.open(tmp_path / name) as document:
+            value = document.value
+            notes = [str(note) for note in document.notes]
+            document.forget()
+            assert document.value is not value
+            assert [str(note) for note in document.notes] == notes
+        assert len(notes) == 1

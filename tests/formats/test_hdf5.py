@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from bounds import bounded
 from helpers import TESTFILES, peak_mib
 
 import t7bridge
+from t7bridge import formats
 from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
 from t7bridge.formats.hdf5.library import require_h5py
+from t7bridge.formats.named import NamedTensors
+from t7bridge.graph import TensorExtras
 from t7bridge.io.source import ByteSource
 
 h5py = pytest.importorskip("h5py")
@@ -132,11 +136,11 @@ def test_limits_count_over_the_file(tmp_path, number) -> None:
         t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(inflate_bytes=1 << 23, inflate_ratio=1))
 
 
-@pytest.mark.parametrize("name", ["loop_chunks.h5", "loop_heap.h5"])
-def test_files_over_which_the_library_loops(tmp_path, name) -> None:
-    """A file over which the HDF5 library loops ends at the limit of its time; the next one is read."""
+def test_a_file_over_which_the_library_loops(tmp_path) -> None:
+    """It ends at the limit of its time, as another does in `test_limits.py`; the next file is read."""
+    path = TESTFILES / "hostile" / "loop_heap.h5"
     with pytest.raises(LimitError, match="library_seconds"):
-        t7bridge.convert(TESTFILES / "hostile" / name, tmp_path / "x.pt", limits=t7bridge.Limits(library_seconds=1))
+        t7bridge.convert(path, tmp_path / "x.pt", limits=t7bridge.Limits(library_seconds=1))
     assert t7bridge.load(TESTFILES / "hostile/record_names.h5")
 
 
@@ -374,6 +378,27 @@ def test_numbers_of_odd_types(tmp_path) -> None:
         file.create_dataset("arrays", (4,), np.dtype(("<f4", (2, 3))))[:] = np.arange(24).reshape(4, 2, 3)
         file.create_dataset("enumeration", data=np.arange(3, dtype="i2"), dtype=h5py.enum_dtype({"a": 0, "b": 1}, "i2"))
     assert assert_same(tmp_path / "x.h5") == 4
+
+
+def test_two_strings_of_one_attribute(tmp_path) -> None:
+    """HDF5 has no zero bytes in names: of two that are the same without them the second is left out, and named."""
+    named = NamedTensors({("x",): t7bridge.Tensor.from_numpy(np.ones(2))}, {"a\0": "first", "a_": "second", "": "none"})
+    written = formats.write(named, tmp_path / "x.h5")
+    assert written.left_out == ("a_",)
+    with t7bridge.open(tmp_path / "x.h5") as document:
+        assert document.metadata == {"a_": "first", "_": "none"}
+
+
+def test_conjugated_views(tmp_path) -> None:
+    """Two equal ones are one data set; the tensor that they are views of is another."""
+    source = t7bridge.Tensor.from_numpy(np.array([1 + 2j, 3j]))
+    views = [evolve(source, extras=TensorExtras(conj=True)) for _ in range(2)]
+    t7bridge.save({"source": source, "one": views[0], "other": views[1]}, tmp_path / "a.pt")
+    t7bridge.convert(tmp_path / "a.pt", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["one"][()].tolist() == [1 - 2j, -3j]
+        assert file["one"] == file["other"] != file["source"]
+    assert t7bridge.verify(tmp_path / "a.pt", tmp_path / "a.h5").same
 
 
 def test_nothing_leads_to_other_files(tmp_path, subtests) -> None:

@@ -99,6 +99,14 @@ def test_arithmetic_is_that_of_numpy(subtests: pytest.Subtests) -> None:
                 same(plain.sqrt(own_a), np.sqrt(a))
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), (2, 3, 0), (2, 0, 3)])
+def test_sums_without_elements(shape: tuple[int, ...]) -> None:
+    """Each sum of no elements is 0, whatever the shape."""
+    theirs, ours = pair(np.zeros(shape, "f4"))
+    same(ours.sum(-1), theirs.sum(-1))
+    same(ours.sum(-1, keepdims=True), theirs.sum(-1, keepdims=True))
+
+
 @pytest.mark.parametrize("code", ["f4", "f8", "i4", "u1", "?"])
 def test_sums_are_rounded_as_numpy_rounds(code: str) -> None:
     """All elements, or the last axis, of few and many."""
@@ -112,6 +120,14 @@ def test_sums_are_rounded_as_numpy_rounds(code: str) -> None:
         if count and code[0] == "f":
             same(ours.mean(), theirs.reshape(-1).mean())
             same(ours.var(), theirs.reshape(-1).var())
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, -1.0, -2.0, -3.0, 309.0, 310.0, -309.0, 1.5, -1.5])
+def test_powers_beyond_the_type_have_their_signs(exponent: float) -> None:
+    """Odd powers of negative numbers are negative, of the negative zero too; others are not real, or positive."""
+    theirs, ours = pair(np.array([0.0, -0.0, 1.0, -1.0, 10.0, -10.0, 1e300, -1e300, np.inf, -np.inf, np.nan]))
+    with np.errstate(all="ignore"):
+        same(ours**exponent, theirs**exponent)
 
 
 def test_views_share_their_memory() -> None:

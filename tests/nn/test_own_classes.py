@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forked import run_python
 from helpers import PATIENCE
 
 import t7bridge
@@ -48,8 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A verb in a process of its own, which knows no class yet."""
-    command = [sys.executable, "-m", "t7bridge", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    return run_python("-m", "t7bridge", *arguments, folder=folder)
 
 
 @pytest.mark.slow

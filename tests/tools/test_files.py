@@ -10,6 +10,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.errors import TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
+from t7bridge.graph import DefaultDict, PythonGlobal
 from t7bridge.io.source import ByteSource
 
 ROOT = Path(__file__).parents[2] / "testfiles"
@@ -23,6 +24,15 @@ def test_public_names() -> None:
     assert set(t7bridge.__all__) <= set(dir(t7bridge))
     with pytest.raises(AttributeError, match="no attribute"):
         _ = t7bridge.frobnicate
+
+
+def test_errors_on_arguments_name_the_verb() -> None:
+    """Python's error on an unknown argument names the function that was called."""
+    verbs = {name: value for name in t7bridge.__all__ if hasattr(value := getattr(t7bridge, name), "request")}
+    assert {"convert", "describe", "verify"} <= verbs.keys()
+    for name, verb in verbs.items():
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'unknown'"):
+            verb(unknown=1)
 
 
 def test_errors_in_notebooks(tmp_path: Path) -> None:
@@ -85,6 +95,36 @@ def test_save_python_value(tmp_path: Path) -> None:
     assert table["names"].as_list() == [b"a", b"b"]
     assert table["weight"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (tmp_path / "x.t7").read_bytes().startswith(b"3\n1\n3\n")
+
+
+@pytest.mark.parametrize("suffix", ["pt", "t7"])
+def test_save_arrays_in_tuples(suffix: str, tmp_path: Path) -> None:
+    """Arrays and tensors are saved at any depth of tuples, lists and dicts, as the states of a recurrent network."""
+    state = (np.arange(2.0), torch.ones(3))
+    layers = ((state, state), [{"last": (state[0],)}], (1, "x"))
+    t7bridge.save({"layers": layers, "again": layers}, tmp_path / f"x.{suffix}")
+
+    read_back = t7bridge.to_python(t7bridge.load(tmp_path / f"x.{suffix}"))
+    first, second, third = read_back["layers"]
+    assert first[0] is first[1]
+    assert first[0][0].tolist() == [0, 1]
+    assert first[0][1].tolist() == [1, 1, 1]
+    assert second[0]["last"][0].tolist() == [0, 1]
+    assert list(third) == [1, "x"]
+    assert read_back["again"] is read_back["layers"]
+
+
+def test_writer_keeps_default_dict(tmp_path: Path) -> None:
+    """A defaultdict with an array in it stays one, with its factory, where the writer may name other packages."""
+    value = DefaultDict(PythonGlobal("builtins", "list"))
+    value["weight"] = np.arange(3.0)
+    with t7bridge.PtWriter(tmp_path / "x.pt", allow_foreign=True) as writer:
+        writer.write({"layers": value})
+
+    read_back = t7bridge.load(tmp_path / "x.pt")["layers"]
+    assert type(read_back) is DefaultDict
+    assert read_back.factory.path == "builtins.list"
+    assert read_back["weight"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors", "npz", "h5"])

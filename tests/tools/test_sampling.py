@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import run_python
 
 import t7bridge
 from t7bridge import T7Writer, Table
@@ -36,10 +35,10 @@ def test_a_checkpoint_talks(tmp_path: Path) -> None:
     opt = Table.of({"rnn_size": 6, "model": "lstm"})
     path = checkpoint(tmp_path / "c.t7", vocab=vocabulary(LETTERS), opt=opt, losses=Table.from_list([1.0, 2.0]))
     t7bridge.write_module(path, tmp_path / "m")
-    command = [sys.executable, str(tmp_path / "m/sample.py"), "aXbX", "--length", "20", "--temperature", "0"]
-    run = subprocess.run(command, check=True, capture_output=True)
-    assert run.stderr.decode().splitlines() == ["not in the vocabulary, left out: 'X'"]
-    text = run.stdout.decode()
+    run = run_python(tmp_path / "m/sample.py", "aXbX", "--length", "20", "--temperature", "0")
+    assert run.returncode == 0
+    assert run.stderr.splitlines() == ["not in the vocabulary, left out: 'X'"]
+    text = run.stdout
     model = t7bridge.load_module(path)
     state, wanted = [torch.zeros(1, 6) for _ in range(4)], "ab"
     number = 1

@@ -152,7 +152,7 @@ def test_report_is_data() -> None:
 def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):
     """PyTorch, whose message about a name takes quadratic time, is used only if all names are short."""
     asked = []
-    monkeypatch.setattr("t7bridge.tools.verify.differences", lambda path, value: asked.append(path))
+    monkeypatch.setattr("t7bridge.tools.verify.differences_from_torch", lambda path, value: asked.append(path))
     for size in (1000, 1001):
         path = tmp_path / f"{size}.pt"
         with open(path, "wb") as file:

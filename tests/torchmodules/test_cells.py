@@ -11,6 +11,7 @@ from fuzz_cells import check
 from fuzz_networks import records, written
 from helpers import TESTFILES
 from helpers import written as as_file
+from recorded_networks import records_by_name
 from runtime_helpers import as_torch, copied, difference, gradient_difference, step_differences
 from source_helpers import generate
 
@@ -19,8 +20,7 @@ from t7bridge import T7Reader, Table, TorchObject, register_module
 from t7bridge.layers import Traits, flows, modules, unregister_layer
 from t7bridge.torchmodules import live_module
 
-FILES = (TESTFILES / "cells.t7", TESTFILES / "highway_attention.t7")
-CELLS = {record["name"].decode(): record for path in FILES for record in records(path)}
+CELLS = records_by_name("cells.t7") | records_by_name("highway_attention.t7")
 DOUBLE = {name for name in CELLS if name.endswith("_double")}
 
 
@@ -161,7 +161,7 @@ def test_attention_has_names(name, tmp_path):
     assert (tmp_path / "back.t7").read_bytes() == (tmp_path / "model.t7").read_bytes()
 
 
-FOUND = {record["name"].decode(): record for record in records(TESTFILES / "found_cells.t7")}
+FOUND = records_by_name("found_cells.t7")
 
 
 @pytest.mark.slow

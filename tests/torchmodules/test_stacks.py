@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from bounds import bounded
-from fuzz_networks import records
+from forked import run_python
 from helpers import TESTFILES, written
+from recorded_networks import records_by_name
 from runtime_helpers import as_torch, difference, step_differences
 from source_helpers import run_source
 
@@ -23,9 +22,8 @@ from t7bridge import T7Reader, Table, Tensor, TorchObject, state_dict
 from t7bridge.nn import ANY, TENSOR, Kinds, ModuleSpec, build_plan, listed, recognized, specs_in, traits_of
 from t7bridge.torchmodules import live_module
 
-ALL = {record["name"].decode(): record for record in records(TESTFILES / "cells.t7")}
-MODELS = {name: record for name, record in ALL.items() if "stateful" in name}
-SEQUENCES = {record["name"].decode(): record for record in records(TESTFILES / "sequences.t7")}
+MODELS = {name: record for name, record in records_by_name("cells.t7").items() if "stateful" in name}
+SEQUENCES = records_by_name("sequences.t7")
 LAYERS = {"torch_rnn_stateful_lstm": torch.nn.LSTM, "torch_rnn_stateful_rnn": torch.nn.RNN}
 
 
@@ -221,8 +219,9 @@ def test_there_and_back(tmp_path):
     verdicts = [layer.verdict for layer in proof.layers]
     assert "differs" not in verdicts
     assert verdicts[-1] == "agrees"
-    command = [sys.executable, str(tmp_path / "m/sample.py"), "ab", "--length", "9", "--seed", "1"]
-    text = subprocess.run(command, check=True, capture_output=True).stdout.decode()
+    run = run_python(tmp_path / "m/sample.py", "ab", "--length", "9", "--seed", "1")
+    assert run.returncode == 0, run.stderr
+    text = run.stdout
     assert text.startswith("ab")
     assert len(text) == 12
     t7bridge.convert(tmp_path / "m/model.pt", back, template=path)

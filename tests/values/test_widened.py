@@ -111,7 +111,7 @@ def test_there_and_back(subtests: pytest.Subtests, kind: str) -> None:
 def test_pairs_in_text(name: str, tmp_path: Path) -> None:
     """The parts of complex numbers in a text, read in pieces, are combined again."""
     numbers = torch.arange(400_000.0) % 1000
-    text = " ".join(str(int(number)) for number in numbers).encode()
+    text = " ".join(str(int(number)) for number in numbers.tolist()).encode()
     (tmp_path / "x").write_bytes(text)
     wide = wider_type(ELEMENT_TYPES[name])
     with ByteSource.from_path(tmp_path / "x") as source:

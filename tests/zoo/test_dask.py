@@ -33,7 +33,7 @@ def worker(address: str) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_cluster_loses_a_worker(tmp_path: Path) -> None:
     """A scheduler and two workers, as processes, produce the results of one machine, though a worker is killed."""
-    make_zoo(tmp_path / "zoo", 700, large=2, large_bytes=4 << 20)
+    make_zoo(tmp_path / "zoo", 300, large=2, large_bytes=4 << 20)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "here", workers=0)
     address = f"tcp://127.0.0.1:{free_port()}"
     with (

@@ -26,7 +26,7 @@ pytest.importorskip("aiohttp")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_same_result_as_in_this_process(tmp_path: Path, workers: int) -> None:
     """Worker processes produce the bytes and the reports of this process."""
-    wanted = make_zoo(tmp_path / "zoo", 150)
+    wanted = make_zoo(tmp_path / "zoo", 100)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "here", workers=0)
     t7bridge.convert_zoo(tmp_path / "zoo", tmp_path / "there", workers=workers)
 

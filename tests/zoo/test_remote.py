@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from helpers import run_here
 from zoo_helpers import JOURNAL, answers, free_port, process, tree, verdicts, wait_for, web_server, zoo
 from zoo_maker import make_zoo, tensor
 
@@ -26,7 +27,7 @@ fsspec = pytest.importorskip("fsspec")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A zoo, and the result of a run on local folders."""
     folder = tmp_path_factory.mktemp("remote")
-    make_zoo(folder / "zoo", 120)
+    make_zoo(folder / "zoo", 100)
     t7bridge.convert_zoo(folder / "zoo", folder / "out", workers=0)
     return folder
 
@@ -128,27 +129,28 @@ def test_requests_for_a_file_of_a_web_server(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_s3(local: Path, tmp_path: Path) -> None:
+def test_s3(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket is a source and a target, and a second run finds the journal there."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    access = {
+    for name, value in {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "a",
         "AWS_SECRET_ACCESS_KEY": "b",
         "AWS_DEFAULT_REGION": "us-east-1",
-    }
+    }.items():
+        monkeypatch.setenv(name, value)
     with process(sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)):
         wait_for(lambda: answers(url))
         urllib.request.urlopen(urllib.request.Request(f"{url}/zoo", method="PUT")).close()
-        there = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--max-files", 40, **access)
-        rest = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 0, "--json", **access)
-        moved = zoo("s3://zoo/out", "-o", "s3://zoo/back", "--workers", 1, "--to", "safetensors", **access)
-        down = zoo("s3://zoo/out/*/*/tensor*.pt", "-o", tmp_path / "down", "--to", "t7", "--workers", 0, **access)
-        code = "import fsspec, sys; fsspec.filesystem('s3').get('zoo/out', sys.argv[1], recursive=True)"
-        subprocess.run([sys.executable, "-c", code, tmp_path / "out"], check=True, env={**os.environ, **access})
+        # With and without workers, in processes and here: each process that loads s3fs takes more than a second.
+        there = zoo(local / "zoo", "-o", "s3://zoo/out", "--workers", 2, "--max-files", 40)
+        rest = run_here("zoo", local / "zoo", "-o", "s3://zoo/out", "--workers", 0, "--json")
+        moved = run_here("zoo", "s3://zoo/out", "-o", "s3://zoo/back", "--workers", 1, "--to", "safetensors")
+        down = run_here("zoo", "s3://zoo/out/*/*/tensor*.pt", "-o", tmp_path / "down", "--to", "t7", "--workers", 0)
+        fsspec.filesystem("s3", skip_instance_cache=True).get("zoo/out", str(tmp_path / "out"), recursive=True)
 
     assert (there.returncode, rest.returncode) == (1, 1), there.stderr + rest.stderr
     assert len(rest.stdout.splitlines()) < len(verdicts(local / "out")) - 39

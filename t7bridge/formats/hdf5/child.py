@@ -380,7 +380,7 @@ def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = No
         root: of the file.
         group: the group.
         name: of the link.
-        access: how a data set is opened; by default as HDF5 does.
+        access: how a data set is opened, where the link is known to lead to one; by default as HDF5 does.
     """
     if b"/" in name:  # only a damaged file has such a name, and HDF5 would take it for a path
         return "a broken link"
@@ -588,8 +588,9 @@ def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
 
 
 _COMPLEX = getattr(h5t, "COMPLEX", -2)
-"""A class of types from HDF5 2.0 on."""
+"""A class of types from HDF5 2.0 on; before, a number that no class has."""
 _NUMBERS = (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, h5t.ENUM, h5t.COMPOUND, h5t.ARRAY, _COMPLEX)
+"""Classes of types that may be numbers for numpy: booleans are of ENUM, complex numbers of COMPOUND."""
 _TITLES = {
     h5t.TIME: "times",
     h5t.OPAQUE: "opaque data",
@@ -683,13 +684,7 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
         return data_set
     chunk = plan.get_chunk()
     chunk_bytes = math.prod(chunk) * data_set.get_type().get_size()
-    # In the order of memory all chunks of a row are in use at once. A row begins at the first axis along which a chunk
-    # has several elements.
-    axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
-    chunks_in_row = math.prod(
-        -(-extent // chunk_extent)  # rounded up
-        for extent, chunk_extent in zip(data_set.shape[axis + 1 :], chunk[axis + 1 :])
-    )
+    chunks_in_row = _chunks_in_row(data_set.shape, chunk)
     stored_chunks = data_set.get_num_chunks()
     # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
     count = min(2 * chunks_in_row, stored_chunks)
@@ -702,6 +697,22 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
     access.set_chunk_cache(slots, max(count * chunk_bytes, _LEAST_CACHE), _PREEMPTION)
     data_set.close()  # as long as it is open, HDF5 would keep the cache that it has
     return _target(root, group, name, access)
+
+
+def _chunks_in_row(shape: tuple[int, ...], chunk: tuple[int, ...]) -> int:
+    """Return how many chunks are in use at once where elements are read in the order of memory: those of a row.
+
+    A row begins at the first axis along which a chunk has several elements.
+
+    Args:
+        shape: of the data set.
+        chunk: the extents of a chunk.
+    """
+    axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
+    count = 1
+    for extent, chunk_extent in zip(shape[axis + 1 :], chunk[axis + 1 :]):
+        count *= -(-extent // chunk_extent)  # rounded up
+    return count
 
 
 def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

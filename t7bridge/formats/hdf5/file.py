@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ...data import np
 from ...errors import CorruptError, UnsupportedError, WriteError
 from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS
-from ...graph.tensor import Tensor
+from ...graph.tensor import Tensor, bits_of
 from ...io.output import FileOutput
 from ...io.source import ByteSource, DerivedSource, Readable
 from ...limits import DEFAULT_LIMITS, Budget, Inflation, Limits
@@ -105,7 +105,7 @@ class _Reader:
         self._inflation = Inflation(source.size, limits)
         """Limits the size of texts, and of elements that are not in the file as they are."""
         # Spends the steps of all paths: groups in groups may make them long. Four for each byte of the file are free.
-        self._budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
+        self._path_budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
         self._paths: list[tuple[Name, list[str]]] = []
         """Of each group and data set in the order of their numbers: the names, and these as the library has them."""
         self._values: dict[Name, Value] = {}
@@ -163,10 +163,11 @@ class _Reader:
                 self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
                 self._count_attributes((), message)
             else:
-                group, names = self._paths[message["in"]]
+                group, group_names = self._paths[message["in"]]
                 path = (*group, _name(message["name"]))
-                self._budget.spend(len(path))
-                self._add_target(message, path, [*names, message["name"]])
+                self._path_budget.spend(len(path))
+                # The names go to the library again, to ask for elements; those of the path are decoded.
+                self._add_target(message, path, [*group_names, message["name"]])
         if self._left_out_attributes:
             self._note_left_out_attributes()
 
@@ -214,7 +215,7 @@ class _Reader:
         self._put_data_set(path, data_set)
 
     def _put_data_set(self, path: Name, data_set: _DataSet) -> None:
-        """Add a data set under one of its paths."""
+        """Add a data set under one of its paths, with the name and the view that its attribute records for this."""
         recorded_name = data_set.names.get("/".join(path))
         if recorded_name is not None:
             self._recorded[path] = recorded_name
@@ -431,15 +432,18 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
 
 
 def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield for each string the name that it has, and name and text of its attribute; one that is too long is skipped.
+    """Yield for each string the name that it has, and name and text of its attribute.
 
-    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode.
+    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A string
+    that is too long is skipped, and one whose attribute would have the name of an earlier one.
     """
+    attribute_names: set[bytes] = set()
     for name, text in metadata.items():
-        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace")
+        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace") or b"_"
         value = text.encode("utf-8", "backslashreplace")
-        if len(attribute) + len(value) <= _MOST_ATTRIBUTE:
-            yield name, (attribute.decode() or "_", value.replace(b"\0", b"_").decode())
+        if len(attribute) + len(value) <= _MOST_ATTRIBUTE and attribute not in attribute_names:
+            attribute_names.add(attribute)
+            yield name, (attribute.decode(), value.replace(b"\0", b"_").decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
@@ -480,7 +484,8 @@ def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
     if tensor.storage is None or not tensor.numel:
         return steps
     place = (tensor.offset, tensor.size, tensor.stride)
-    return (id(tensor.storage), tensor.element.name, *place, tensor.extras)
+    # A view that is conjugated or negated when it is read has other elements.
+    return (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
 
 
 def _group_below(file: Any, names: list[str]) -> Any:

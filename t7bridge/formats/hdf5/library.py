@@ -255,20 +255,21 @@ class _Library:
         Args:
             source: the file.
             question: about it.
-            seconds: time of the processor that the answer may take.
+            seconds: time of the processor that the answers may take.
 
         Raises:
-            EOFError: the process has ended, as by any other of `_ENDED`.
+            OSError, EOFError, ValueError, TypeError, KeyError, RecursionError: the process has ended, or sends what is
+                not a message (`_ENDED`). It cannot be asked again; nor can it if not all answers are taken.
         """
         questions = self._process.stdin
         answers = self._process.stdout
         if questions is None or answers is None:  # never, as they were asked for: for the type checker
             raise EOFError
-        self._deadline = time.monotonic() + seconds + _WAITING_SECONDS
+        self._deadline = time.monotonic() + seconds + _WAITING_SECONDS  # for `_watch`
         answered = threading.Event()
         if IS_WINDOWS:
-            # Elsewhere the process limits its own time. A thread that starts may collect the program's garbage, and
-            # wait for ever for h5py's lock, which the program holds while it is called by h5py.
+            # Elsewhere the process limits its own time, and no thread is started: it might collect the program's
+            # garbage, and wait for ever for h5py's lock, which the program holds while h5py calls it.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
             questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
@@ -352,6 +353,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 _in_use = threading.Lock()
 """Held while a question is asked and answered."""
 _library: _Library | None = None
+"""The child that was started last; `None` before the first question, and in a copy of this process."""
 _closed_files: deque[int] = deque()
 """Numbers of files that nobody has any more."""
 

@@ -19,6 +19,7 @@ from .storages import span_of_bytes
 _MAX_DIMENSIONS = 64
 """numpy's own maximum."""
 _BFLOAT16_NAN = 0x7FC0
+"""The bits of a NaN that PyTorch has rounded to bfloat16."""
 
 
 def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Tensor | None:

@@ -88,6 +88,8 @@ class PtReader:
         self._origin = Origin(self.source, limits, forbid, read_nested, is_judged=judge)
         self._value: Any = _UNSET
         """The value; `_UNSET` until it is read, as it may be `None`."""
+        self._has_been_read = False
+        """Whether the value was read once; `forget` may have released it since."""
         self._archive: PtArchive | None = None
         """The members of a zip archive or an unpacked one, which detecting the kind opens; `None` for other files."""
         self._storages: StorageTable | None = None
@@ -157,7 +159,7 @@ class PtReader:
             for kind, members in _KINDS_WITHOUT_DATA.items():
                 if any(map(archive.has, members)):
                     return kind
-        # Only archives of modules of C++ have constants; `unpickle` reports a `data.pkl` that is missing.
+        # Only TorchScript and PyTorch's C++ API write constants; `unpickle` reports a `data.pkl` that is missing.
         if not archive.has(CONSTANTS_MEMBER):
             return "zip"
         return "cpp" if _submodule("modules").is_cpp(archive) else "torchscript"
@@ -177,8 +179,12 @@ class PtReader:
             UnsupportedError: it holds unsupported values.
         """
         if self._value is _UNSET:
+            note_count = len(self.notes)
             with about_file(self.source.name), collector_paused():
                 self._value = self._read()
+            if self._has_been_read:  # the notes are those of the first time again
+                del self.notes[note_count:]
+            self._has_been_read = True
         return self._value
 
     def forget(self) -> None:

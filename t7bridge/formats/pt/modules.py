@@ -27,7 +27,7 @@ from ...graph.dtypes import ELEMENT_TYPES
 from ...graph.python import MODULE_PARTS, QUANTIZED_CLASS, UNSET, PythonObject, attributes_of, is_quantized_conv
 from ...graph.python import is_pickled_module as is_module
 from ...graph.storage import Storage
-from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor
+from ...graph.tensor import QuantizedTensor, SparseTensor, Tensor, bits_of
 from ...limits import DEFAULT_LIMITS, STEPS_PER_NODE, Budget, Limits
 from ...report import Note
 from ...text import few
@@ -365,7 +365,8 @@ def _add_under_free_names(target: OrderedDict[str, Any], tensors: Iterable[tuple
 def _view_identity(value: Any) -> Any:
     """Return what identifies a tensor in an archive: its view of a storage; of other values, the object."""
     if isinstance(value, Tensor) and value.storage is not None:
-        return (id(value.storage), value.offset, value.size, value.stride)
+        # A view that is conjugated or negated when it is read has other elements.
+        return (id(value.storage), value.offset, value.size, value.stride, *bits_of(value))
     return id(value)
 
 
@@ -551,7 +552,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
         else:
             others.append(Entry(name, value, in_state=False))
     submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
-    # JSON has no shared modules, so that none is met again.
+    # Entries are charged, as a pickled module that is met again would be read again and again. JSON shares none.
     return Inside([*parameters, *buffers, *others], submodules, charged_entries=0)
 
 
@@ -607,6 +608,7 @@ def _at(values: Any, number: int) -> Any:
 
 
 _SCRIPT_OBJECT = "torch.ScriptObject"
+"""The class in a pickle of objects of C++, such as packed parameters."""
 
 
 def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -614,6 +616,10 @@ def _quantized_entries(module: PythonObject, attributes: dict[str, Any]) -> dict
 
     Source: PyTorch 2.13 `torch/ao/nn/quantized/modules/` and `dynamic/modules/rnn.py`, `_save_to_state_dict`;
     `ATen/native/quantized/cpu/fbgemm_utils.cpp`, the pickled forms of packed parameters.
+
+    Args:
+        module: of any class.
+        attributes: of the module: all that it has.
     """
     entries: dict[str, Any] = {}
     if not QUANTIZED_CLASS.match(module.path):

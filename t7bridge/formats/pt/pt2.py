@@ -315,7 +315,9 @@ _OPERATOR = pattern(
     r"|_operator\.(?!call|methodcaller|attrgetter|itemgetter)\w+|math\.\w+|#[\w.:]*"
 )
 _QUOTED = pattern(r"'[\w. -]*'|\"[\w. -]*\"")
+"""A text in an expression, without characters of code."""
 _NAME = pattern(r"[^\W\d]\w*")
+"""A name in an expression."""
 _SYMBOL = pattern(r"[a-z]{1,3}\d+\Z")
 """A size that torch.export has named: `s0`, `u12`."""
 _ALLOWED_NAMES = words(

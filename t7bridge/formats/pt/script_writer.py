@@ -28,7 +28,7 @@ from ...errors import ModelError, UnsupportedError
 from ...graph.dtypes import INT64
 from ...graph.python import PythonGlobal
 from ...graph.storage import Storage
-from ...graph.tensor import Tensor, TensorExtras
+from ...graph.tensor import Tensor, TensorExtras, bits_of
 from ...io.output import Output
 from ...limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..fields import shown
@@ -337,9 +337,8 @@ class ScriptWriter(PtWriter):
 
     def _shared_tensor(self, tensor: Tensor, requires_grad: bool) -> Tensor:
         """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
-        extras = tensor.extras
-        # The bits of views that are conjugated or negated when they are read; all else in extras is Python's.
-        bits = (extras.conj, extras.neg) if extras else ()
+        # Of the extras only whether it is conjugated or negated when it is read stays; all else is Python's.
+        bits = bits_of(tensor)
         view = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset)
         key = (*view, *bits, requires_grad)
         if key not in self._tensors:

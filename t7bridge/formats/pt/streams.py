@@ -65,6 +65,7 @@ _EXTENDED_HEADER = b"x"
 _MAX_PAX_BYTES = 1 << 20
 """Maximum size of an extended header."""
 _PYTORCH_MEMBERS = frozenset({"sys_info", "pickle", "tensors", "storages"})
+"""All members that PyTorch 0.1 wrote."""
 _LONGEST_KEY = 30
 """Characters of a number that is a key: of 64 bits at most."""
 _DIGITS = pattern(rb" *([0-7]+)[ \0]*")
@@ -169,18 +170,18 @@ def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
         CorruptError: the list lacks a storage, or has one that no tensor names.
         TruncatedError: the file ends early.
     """
-    keys = pickles.load()
-    if not isinstance(keys, list):
+    saved_keys = pickles.load()
+    if not isinstance(saved_keys, list):
         raise CorruptError("has no list of storage keys", offset=pickles.position)
-    # Untyped storages become roots, too: only those tell how many bytes follow.
+    # Untyped storages become roots, too: only a root tells how many bytes follow.
     table.settle_untyped()
-    names = [text(key) or key for key in keys]  # numbers stay as they are
-    for name in names:
-        storage = table.roots.get(name) if isinstance(name, (str, int)) else None
+    keys = [text(key) or key for key in saved_keys]  # as in the ids; numbers stay as they are
+    for key in keys:
+        storage = table.roots.get(key) if isinstance(key, (str, int)) else None
         if storage is None:
-            raise CorruptError("lists a storage that no tensor has", offset=pickles.position, found=shown(name))
+            raise CorruptError("lists a storage that no tensor has", offset=pickles.position, found=shown(key))
         _count, storage.data = _elements(pickles, storage.element, expected=storage.count)
-    missing = set(table.roots).difference(names)
+    missing = set(table.roots).difference(keys)
     if missing:
         first_key = min(map(str, missing))
         raise CorruptError(

@@ -38,6 +38,7 @@ _MACHINE = {
     "little_endian": True,
     "type_sizes": {"short": 2, "int": 4, "long": 4},
 }
+"""What PyTorch 0.2 to 1.5 wrote about the machine; its readers drop it."""
 
 
 def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:

@@ -147,6 +147,7 @@ class ZipArchive:
             LimitError: it is too large for memory.
         """
         member = self.member(name)
+        # Of a stored member too: as much may be held in memory as may still be inflated. Only inflating spends it.
         if member.size > self._inflation.bytes_left:
             message = "is too large to be read into memory"
             raise self._limits.exceeded("inflate_bytes", message, **self._where(member), found=f"{member.size} bytes")

@@ -39,8 +39,8 @@ class BinaryInput(Window):
 
     entry = "a table entry"
 
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
-        super().__init__(source, position, layout, longest)
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest_string: int = 1 << 62) -> None:
+        super().__init__(source, position, layout, longest_string)
         self._next_window = _SMALL_WINDOW
         """Bytes that are read next time, at least, if the file has them."""
         self._run = _LONG_RUN
@@ -53,8 +53,8 @@ class BinaryInput(Window):
         """Bytes from the end of the window in which `read_scalars` leaves a scalar to `_read_scalar`."""
         # In the window every string is shorter than it. A lower limit has to be checked for each: so `read_scalars`,
         # which checks none, leaves all scalars.
-        if longest < WINDOW_BYTES:
-            self._margin = longest + WINDOW_BYTES
+        if longest_string < WINDOW_BYTES:
+            self._margin = longest_string + WINDOW_BYTES
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"
         self._int_at = struct.Struct(sign + "i").unpack_from
@@ -131,7 +131,7 @@ class BinaryInput(Window):
             LimitError: they are more than a string may have.
         """
         self.require(length, 1, what)
-        if length > self.longest:  # a call less for nearly all strings
+        if length > self.longest_string:  # a call less for nearly all strings
             self.check_length(length, what)
         self._need(length, what)
         data = self._window[self._at : self._at + length]
@@ -374,9 +374,8 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
         sign: byte order, `<` or `>`.
 
     Returns:
-        The keys and the values up to the first entry of another kind, or with nan as its key, which is an error; as
-        arrays, since extending a list by a list counts references to each number twice, which takes half as long as
-        creating them.
+        The keys and the values up to the first entry of another kind, or with nan as its key, which is an error. They
+        are arrays: a list is extended by an array faster than by another list, which would be created before.
     """
     if not has_numpy():
         return _number_entries_one_by_one(data, sign)

@@ -191,10 +191,10 @@ class Window:
         source: the bytes.
         position: offset at which reading starts.
         layout: how they are encoded.
-        longest: maximum length of a string, in bytes; by default none that a file could have.
+        longest_string: maximum length of a string, in bytes; by default none that a file could have.
 
     Attributes:
-        source, layout, longest: the arguments.
+        source, layout, longest_string: the arguments.
         rounded: whether numbers are printed with 6 digits; `None` as long as no number has decided it, and in binary.
         is_text: whether the encoding is ascii.
         entry: what messages call the beginning of an entry of a table.
@@ -204,10 +204,10 @@ class Window:
     is_text = False
     entry = "a type tag"
 
-    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest: int = 1 << 62) -> None:
+    def __init__(self, source: ByteSource, position: int, layout: T7Layout, longest_string: int = 1 << 62) -> None:
         self.source = source
         self.layout = layout
-        self.longest = longest
+        self.longest_string = longest_string
         self._base = position
         """Offset in the source of the first byte of the window."""
         self._window = b""
@@ -275,14 +275,14 @@ class Window:
         Raises:
             LimitError: it exceeds the limit.
         """
-        if length > self.longest:
+        if length > self.longest_string:
             raise LimitError(
                 f"{what} is too long",
                 file=self.source.name,
                 offset=self.position,
                 found=f"{length} bytes",
                 limit="string_bytes",
-                value=self.longest,
+                value=self.longest_string,
             )
 
     def no_boolean(self, number: int, offset: int | None = None) -> FormatError:

@@ -284,7 +284,8 @@ class T7Reader:
             layout: the layout under which the value was read.
             reached: how far the earlier layouts came, in bytes.
         """
-        # Lua Torch writes no sizes for a tensor without memory, and the zero halves of longs are not storages.
+        # Lua Torch writes no sizes for a tensor without a storage. One that has them is of a file with longs of 8 bytes
+        # that was read with longs of 4: the zero half of one was taken for the tag nil.
         if any(isinstance(obj, Tensor) and obj.size and obj.storage is None for obj in self.objects):
             return False
         if self.at_end or self.position >= reached:
@@ -351,7 +352,7 @@ class ObjectReader:
         position: of the first byte to read.
         layout: how the stream is encoded.
         limits: resource limits.
-        payloads: the storages, if the stream was written without their elements.
+        external_storages: those of the stream, in order, if it was written without their elements.
 
     Attributes:
         stream: reads integers, floats, strings and elements in the encoding of the layout.
@@ -367,11 +368,11 @@ class ObjectReader:
         position: int,
         layout: T7Layout,
         limits: Limits,
-        payloads: Iterator[Storage] | None = None,
+        external_storages: Iterator[Storage] | None = None,
     ) -> None:
         self._owner = weakref.ref(owner)  # no reference cycle, so that values and file are released promptly
         self._limits = limits
-        self._payloads = payloads
+        self._external_storages = external_storages
         """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
         self.stream: BinaryInput | TextInput
         if layout.encoding == "ascii":
@@ -397,7 +398,7 @@ class ObjectReader:
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout."""
-        other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._payloads)
+        other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._external_storages)
         other.objects = list(self.objects)
         other._unnumbered_functions = self._unnumbered_functions
         other.numbers = None if self.numbers is None else dict(self.numbers)
@@ -461,7 +462,10 @@ class ObjectReader:
         return values
 
     def _open(self, tag: int) -> tuple[Value, int]:
-        """Read the start of an object whose tag was read; return it, and the number of values inside it."""
+        """Read the start of an object whose tag was read; return it, and the number of values inside it.
+
+        Keys are not counted: of a table and a tds.Hash it is the number of entries.
+        """
         stream = self.stream
         if tag not in tags.OBJECTS:
             raise CorruptError(
@@ -563,7 +567,8 @@ class ObjectReader:
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        A storage, and an object whose class has a layout of its own, is read as a whole: then no values are left, 0.
+        Keys are not counted, as in `_open`. A storage, and an object whose class has a layout of its own, is read as a
+        whole: then no values are left, 0.
         """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
@@ -618,22 +623,22 @@ class ObjectReader:
             alias: the name of the class, if it is not Lua Torch's own for the element type.
         """
         count = self.stream.read_long("a storage's size")
-        if self._payloads is None:
+        if self._external_storages is None:
             data = self.stream.read_elements(element, count)
         else:
-            data = self._external_data(self._payloads, element, count)
+            data = self._external_data(self._external_storages, element, count)
         storage = Storage(element, count, data, device, version, alias)
         self._remember(number, storage)
         return storage
 
     @staticmethod
-    def _external_data(payloads: Iterator[Storage], element: Any, count: int) -> Any:
+    def _external_data(external_storages: Iterator[Storage], element: Any, count: int) -> Any:
         """Return the elements of the next storage of a stream that was written without them.
 
         Raises:
             CorruptError: there is none, or it has another type or size.
         """
-        external = next(payloads, None)
+        external = next(external_storages, None)
         if external is None or external.element is not element or external.count != count:
             raise CorruptError(
                 "the storages do not match the stream",
@@ -715,14 +720,14 @@ class ObjectReader:
         # 1 on. With a low limit on strings, every length has to be checked, which runs do not.
         if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
             return
-        if not isinstance(stream, BinaryInput) or stream.longest < WINDOW_BYTES:
+        if not isinstance(stream, BinaryInput) or stream.longest_string < WINDOW_BYTES:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:
                 return
             from .runs import Alike
 
-            self._alike = Alike(stream, self.objects, self._most_objects, self._payloads is not None)
+            self._alike = Alike(stream, self.objects, self._most_objects, self._external_storages is not None)
         self._alike.read(item, keys, values, count)
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:

@@ -83,8 +83,8 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether a value survives writing and reading: an integer is truncated."""
-        return not self.is_integer or (math.isfinite(value) and value == int(value))
+        """Return whether a value survives writing and reading: an integer is truncated, and one stands for no field."""
+        return not self.is_integer or (math.isfinite(value) and value == int(value) and value != self.absent)
 
 
 _KINDS: dict[str, _Kind] = {
@@ -229,7 +229,7 @@ class _ClassLayout:
                 item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
 
     def _require_room(self, fields: Table, class_name: str, release: str) -> None:
-        """Check that the release writes each field of an object, where it writes no table of all fields.
+        """Check that the release writes each field of an object, of a class for which it writes no table of them.
 
         Raises:
             WriteError: there is another field, which would be lost.
@@ -254,11 +254,13 @@ class _ClassLayout:
             WriteError: it would not be read as the same value, and no table has that.
         """
         value = fields.get(item.name)
-        # The field is missing, or has a type that cannot be written here: the table has it.
-        if item.kind.absent is not None and not isinstance(value, item.kind.types):
-            value = item.kind.absent
+        has_type = isinstance(value, item.kind.types)
+        # A missing field has the number that stands for no field; so has a value of another type, which the table has.
+        is_absent = value is None or (self.has_table and not has_type)
+        if item.kind.absent is not None and is_absent:
+            return item.kind.absent
         # If a number is truncated here, the table has its exact value.
-        can_be_written = isinstance(value, item.kind.types) and (self.has_table or item.kind.holds(value))
+        can_be_written = has_type and (self.has_table or item.kind.holds(value))
         if not can_be_written:
             raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
         return value
@@ -434,6 +436,7 @@ def write_headless(writer: Any, value: TorchObject) -> None:
     _layout_of_class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 
+# Parts of rows that several classes share.
 _PARAMETERS = "object weight bias gradWeight gradBias"
 _WEIGHT = "object weight gradWeight"
 _PLANES = "int kW kH dW dH nInputPlane nOutputPlane"

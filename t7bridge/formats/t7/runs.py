@@ -84,7 +84,10 @@ class Alike:
             self._pause = (1 << self._failures) - 2
 
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
-        """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum."""
+        """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum.
+
+        The next entry is at `at` in the window, which begins at `base` in the file.
+        """
         stream = self._stream
         objects = self._objects
         make = form.make
@@ -107,7 +110,7 @@ class Alike:
             if key_tag != tags.NUMBER or tag != form_tag or index != number or is_nan:
                 break
             result = make(window, at + size, index, base)
-            if result is None:
+            if result is None:  # the object is not alike, or longer than the window
                 break
             new_objects, at = result
             objects += new_objects

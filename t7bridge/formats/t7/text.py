@@ -23,11 +23,14 @@ from .layout import WINDOW_BYTES, T7Layout, Window
 _WINDOW = 1 << 16
 """Bytes that are read at a time, at least."""
 _TOKEN = pattern(rb"[ \t\r\n\v\f]*([^ \t\r\n\v\f]*)")
+"""White space, as C has it, and the word after it."""
 _INTEGER = pattern(rb"[+-]?\d{1,20}\Z")
 _NUMBER = pattern(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)\Z")
+"""A number as C prints it on this system."""
 _OTHERS_NUMBER = pattern(rb"[+-]?(\d+,\d*([eE][+-]?\d+)?|1\.#(?:QNAN|SNAN|IND|INF)0*|nan\(\w*\))\Z")
 """Numbers as other C libraries print them: see `plain_numbers`."""
 _NUMBER_BYTES = b"0123456789+-.eEinfa \n"
+"""The bytes of the numbers that C prints on this system, and of what is between them."""
 
 _FLOAT_DIGITS = 9
 """Digits with which a float is written exactly."""
@@ -202,7 +205,7 @@ class TextInput(Window):
 
         Args:
             text: the beginning of its elements, whose last word may be cut off.
-            element: their type.
+            element: their type, of floats of 4 or 8 bytes.
         """
         for token in text.split()[:-1]:
             value = float(token) if _NUMBER.match(token) else math.nan  # a NaN shows nothing
@@ -248,7 +251,7 @@ class TextInput(Window):
             # Of a line that goes on after the window, as many words as are whole.
             end = self._window.find(b"\n", self._at)
             cut = end if end >= 0 else self._window.rfind(b" ", self._at)
-            has_space = self._window.startswith(b" ", self._at)  # of the words before
+            has_space = self._window.startswith(b" ", self._at)  # between the words passed before and these
             start = self._at + 1 if has_space else self._at
             if cut > start:
                 words = _words_of_plain_line(self._window[start:cut], count > _WORTH_LOADING_NUMPY)
@@ -264,7 +267,7 @@ class TextInput(Window):
         return is_plain
 
     def _pass_words(self, most: int, stop: int, what: str) -> tuple[int, bool]:
-        """Move behind at least one number, and those that begin before an offset; look at each.
+        """Move behind at least one number, and those that begin before an offset; check each to be a number.
 
         Args:
             most: how many numbers are passed at most.
@@ -281,7 +284,7 @@ class TextInput(Window):
             if not _NUMBER.match(token):
                 if not _OTHERS_NUMBER.match(token):
                     raise self._wrong(token, what)
-                is_plain = False  # it is converted when the elements are read
+                is_plain = False  # as another C library prints it: it is converted when the elements are read
             passed += 1
             if self.position >= stop:
                 break

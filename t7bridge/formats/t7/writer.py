@@ -97,7 +97,7 @@ class T7Writer:
         self.layout = T7Layout() if layout is None else layout
         self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
-        self._payloads = payloads
+        self._external_storages = payloads
         self._numbers: dict[Value, int] = {}
         """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}
@@ -460,8 +460,8 @@ class T7Writer:
     def _write_storage(self, storage: Storage) -> None:
         """Write the size and the elements of a storage, or put it into the list of those that are kept elsewhere."""
         self._stream.write_long(storage.count)
-        if self._payloads is not None:
-            self._payloads.append(storage)
+        if self._external_storages is not None:
+            self._external_storages.append(storage)
         else:
             self.places[self._output.position] = storage
             self._stream.write_elements(storage)

@@ -34,7 +34,7 @@ _FORMAT = 1
 _MAX_BYTES = 1 << 26
 """Maximum size of a file of the cache: 64 MiB."""
 _VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
-"""Arguments with which each factory is called, where its module has them: training needs other classifiers too."""
+"""Arguments with which each factory is called that takes them. `aux_logits` adds classifiers for training only."""
 NEAR = 0.3
 """Least share of equal layers of a model whose keys are compared."""
 
@@ -270,16 +270,16 @@ def _release(home: str) -> str:
 def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
     """Call factories, and add their variants.
 
-    A class whose modules functions return gets none: `resnet50` is the name that counts, not `ResNet`.
+    A class gets none if functions make its modules: `resnet50` is the name that counts, not `ResNet`.
 
     Args:
         factories: those to call, without memory for weights.
         models: the variants of each, by its text, in the order of `_VARIANTS`; they are added.
     """
+    # The names of factories that are classes, as Python has them.
     names_of_classes: dict[str, str] = {}
-    """The names of factories that are classes, as Python has them."""
-    returned: set[str] = set()
-    """The names of classes whose modules functions return."""
+    # The names of classes whose modules are made by functions.
+    made_by_functions: set[str] = set()
     for factory in factories:
         variants = []
         for module in _modules_of(factory):
@@ -288,11 +288,11 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
             if factory.attribute == class_.__qualname__:
                 names_of_classes[str(factory)] = class_name
             else:
-                returned.add(class_name)
+                made_by_functions.add(class_name)
             variants.append(_variant_of(module, _arguments_taken(factory, module)))
         models[str(factory)] = variants
     for factory_name, class_name in names_of_classes.items():
-        if class_name in returned:
+        if class_name in made_by_functions:
             models[factory_name] = []
 
 
@@ -333,8 +333,8 @@ def _read(path: str) -> Library:
         with open(path, "rb") as file:
             value = json.loads(file.read(_MAX_BYTES))
         models = {}
+        # All numbers in the file, whose types are checked.
         counts: list[Any] = []
-        """All numbers in the file, whose types are checked."""
         for name, variants in value["models"].items():
             models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
             for variant in models[name]:

@@ -35,7 +35,7 @@ from ...report import Report
 from ...text import listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
-from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, sibling
+from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import ORDERS, Gates, Side, gate_count, is_sorted, recurrent_in_words, reorder, side_of, with_cells
@@ -48,6 +48,7 @@ KeyPairs = Mapping[str, str] | Iterable[Sequence[str]] | str | os.PathLike[str]
 _MAX_BYTES = 1 << 26
 """Maximum size of a file with a mapping: 64 MiB."""
 _GATES = set("ifgorzn")
+"""The letters of gates, of all `ORDERS`."""
 
 
 @verb
@@ -155,9 +156,9 @@ def match(request: MatchKeys) -> Match:
 
 
 _MOST_CANDIDATES = 24
-"""Models of one library with the same layers that are matched."""
+"""Maximum number of models with the same layers that are matched, of one library."""
 _MOST_NEAR = 3
-"""Models of one library with other layers that are matched."""
+"""Maximum number of models with other layers that are matched, of one library."""
 
 
 def _recurrent_match(source: Side) -> Match | None:
@@ -170,9 +171,9 @@ def _recurrent_match(source: Side) -> Match | None:
 
 
 def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
-    """Match with the models of libraries that have the same layers; return the best match.
+    """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
-    Models that leave fewer keys open come first; of equal ones that of the library asked first, with the plainest name.
+    Of equally good ones that is the one of the library asked first, with the plainest name.
     """
     layers = signature(source.tensors, source.derived)
     lines = _read_mapping(request.mapping)
@@ -242,16 +243,20 @@ def _library(home: str, request: MatchKeys) -> Library | None:
 
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
-    """Return the match that leaves the fewest keys open, of equal ones the first, with all others in `candidates`."""
+    """Return the match that leaves the fewest keys open, of equal ones the first. It lists all, the best first.
+
+    Args:
+        matches: each with the model of the library.
+    """
 
     def open_keys(match_and_candidate: tuple[Match, Candidate]) -> int:
         result, _ = match_and_candidate
         return result.open_keys
 
-    matches.sort(key=open_keys)
-    best, _ = matches[0]
-    best.candidates = [result for result, _ in matches]
-    for result, candidate in matches:
+    best_first = sorted(matches, key=open_keys)
+    best, _ = best_first[0]
+    best.candidates = [result for result, _ in best_first]
+    for result, candidate in best_first:
         best.models.append(KnownModel(result.target_side.name, candidate.classes, result.open_keys))
     return best
 
@@ -351,7 +356,8 @@ class _Matching:
     def _pair_lists(self) -> None:
         """Pair lists of tensors with the parameters of the target, or with its statistics, in their order.
 
-        A list has no names: it is paired if it is as long, and all shapes fit one by one, where `order` asks for it.
+        A list has no names: if it is as long, and all shapes fit one by one, it is paired where `order` asks for that,
+        and else ambiguous.
         """
         open_targets = [
             key for key in self._unpaired() if key not in self._targets_below_mapped and name_of(key) != BATCHES
@@ -484,7 +490,7 @@ class _Matching:
                 continue
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
-            letters = stated.get(key) or side.gates.get(sibling(other_key, ""))
+            letters = stated.get(key) or side.gates.get(prefix_of(other_key))
             if letters is None:
                 self._leave_gates_open(pair, pair.source, other_key, count)
                 continue
@@ -589,13 +595,14 @@ class _Matching:
         """Pair the other keys of the modules of a mapped pair of keys, if their names are the same: bias with bias."""
         name = name_of(line.source)
         # Of a module, which ends in a dot, the name is empty.
-        if not name or sibling(line.target, name) != line.target:
+        if not name or name_of(line.target) != name:
             return
         for key in self._unpaired():
+            if prefix_of(key) != prefix_of(line.target):
+                continue  # of another module
             twin = sibling(line.source, name_of(key))
-            # The key is of another module, or the source has no such tensor, or has it elsewhere.
-            if sibling(key, name) != line.target or twin not in self._source.tensors or twin in self._used_sources:
-                continue
+            if twin not in self._source.tensors or twin in self._used_sources:
+                continue  # the source has no such tensor, or it is paired already
             if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
@@ -631,7 +638,7 @@ class _Matching:
             for target_name, source_name in names_between(source, target).items():
                 if fits(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
-        # Keys of parts that were left out are paired like those to which they are tied.
+        # Parts that were left out, as they are tied to others, are paired as these are.
         for key, first in best.source.firsts_of_tied.items():
             if first in self._used_sources:
                 self._used_sources.add(key)
@@ -649,7 +656,7 @@ class _Matching:
             target.parts,
             repeated={*source.firsts_of_tied.values(), *target.firsts_of_tied.values()},
             graphs=lambda: (graph_of(self._source, source.parts), graph_of(self._target, target.parts)),
-            defined=(not is_sorted(self._source), not is_sorted(self._target)),
+            in_definition_order=(not is_sorted(self._source), not is_sorted(self._target)),
             by_order=self._by_order,
         )
         pairs = []
@@ -665,23 +672,25 @@ class _Matching:
                 doubts.append((source_parts, target_parts, reason))
         return _Attempt(source, target, pairs, doubts)
 
-    def _list_as_ambiguous(self, source: list[Part], target: list[Part], reason: str) -> None:
+    def _list_as_ambiguous(self, source_parts: list[Part], target_parts: list[Part], reason: str) -> None:
         """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
-        # Some parts may lack a bias.
-        names = dict.fromkeys(name for part in target for name in part.keys)
+        names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
-            keys = tuple(part.keys[name] for part in source if name in part.keys)
-            others = tuple(part.keys[name] for part in target if name in part.keys)
+            # Some parts may lack a tensor of this name, such as a bias.
+            source_keys = tuple(part.keys[name] for part in source_parts if name in part.keys)
+            target_keys = tuple(part.keys[name] for part in target_parts if name in part.keys)
             if name == BATCHES:
-                self._used_sources.update(keys)
-            elif keys:
-                self._ambiguous.append(Ambiguity(keys, others, reason))
+                self._used_sources.update(source_keys)
+            elif source_keys:
+                self._ambiguous.append(Ambiguity(source_keys, target_keys, reason))
 
     def _lacks_bias(self, key: str) -> bool:
-        """Return whether the counterpart of a matrix or kernel has no bias: with one of zero both compute the same.
+        """Return whether the layer of a bias has a counterpart without one: with a bias of zero both compute the same.
+
+        That is so of layers with a matrix or kernel, not of normalizations.
 
         Args:
-            key: that of the bias in the target.
+            key: of the bias in the target.
         """
         pair = self._pairs.get(sibling(key, "weight"))
         if pair is None or pair.source is None or name_of(pair.source) != "weight":
@@ -726,11 +735,11 @@ def _with_and_without_tied(side: Side, keys: list[str]) -> list[_Parts]:
 
 def _without_tied(side: Side, parts: list[Part]) -> _Parts:
     """Return the parts without those completely tied to an earlier one."""
-    firsts_of_tied: dict[Any, Part] = {}
+    firsts_by_memory: dict[Any, Part] = {}
     distinct: list[Part] = []
     firsts_of_keys: dict[str, str] = {}
     for part in parts:
-        first = firsts_of_tied.setdefault(_memory_of_part(side, part), part)
+        first = firsts_by_memory.setdefault(_memory_of_part(side, part), part)
         if first is part:
             distinct.append(part)
             continue
@@ -817,7 +826,8 @@ def _text_of(name: str) -> str:
 def _line_of(words: Sequence[str], place: str) -> Line:
     """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
     are_texts = all(isinstance(word, str) for word in words)
-    if not are_texts or len(words) not in (2, 3) or not set("".join(words[2:])) <= _GATES:
+    has_letters_of_gates = are_texts and _GATES.issuperset("".join(words[2:]))
+    if not has_letters_of_gates or len(words) not in (2, 3):
         raise FormatError(
             f"{place} of the mapping is not a pair",
             expected="a key of the source and one of the target, and optionally an order of gates",

@@ -65,7 +65,7 @@ def pair_parts(
     target: PartList,
     repeated: Container[str],
     graphs: Graphs,
-    defined: tuple[bool, bool] = (True, True),
+    in_definition_order: tuple[bool, bool] = (True, True),
     by_order: bool = False,
 ) -> Conclusions:
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt.
@@ -75,7 +75,7 @@ def pair_parts(
         target: those of the other.
         repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
-        defined: whether the parts of each side are in the order of their definition, and not sorted by name.
+        in_definition_order: whether the parts of each side are in the order of definition, and not sorted by name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)  # numbers and classes of the parts, by which all else tells them apart
@@ -83,7 +83,7 @@ def pair_parts(
     for part in (*source, *target):
         if any(key in repeated for key in part.keys.values()):
             incomplete.add(part.cls)
-    solver = _Solver(source, target, graphs, defined, incomplete)
+    solver = _Solver(source, target, graphs, in_definition_order, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
     paired_sources = {number for number, _ in solver.pairs.values()}
@@ -197,7 +197,7 @@ class _Solver:
         source: the parts of one side.
         target: those of the other.
         graphs: the data flow of both models.
-        defined: whether the parts of each side are in the order of their definition.
+        in_definition_order: whether the parts of each side are in the order of their definition.
         incomplete: classes of which parts are left out, being tied to others. Their lists and graphs have holes, so
             that only names and uniqueness tell the others apart.
 
@@ -206,14 +206,19 @@ class _Solver:
     """
 
     def __init__(
-        self, source: PartList, target: PartList, graphs: Graphs, defined: tuple[bool, bool], incomplete: set[Class]
+        self,
+        source: PartList,
+        target: PartList,
+        graphs: Graphs,
+        in_definition_order: tuple[bool, bool],
+        incomplete: set[Class],
     ) -> None:
         self._source = source
         self._target = target
         self._load_graphs = graphs
         self._graphs: tuple[Graph | None, Graph | None] = (None, None)
         """Those of both sides, loaded when something depends on them."""
-        self._defined = defined
+        self._in_definition_order = in_definition_order
         self._incomplete = incomplete
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
@@ -366,25 +371,26 @@ class _Solver:
     # Numbers
 
     def _pair_numbers(self, scope: _Scope) -> bool:
-        """Pair a class that is one numbered list on each side, or runs layer by layer in a side's graph.
+        """Pair the parts of a class that on each side are one numbered list, or run one after the other in its graph.
 
-        Of several such classes the first: what it pairs may decide about the others. Returns whether it paired any.
+        Of several such classes the first: what it pairs may decide about the others. Returns whether there is any.
         """
         for sources, targets in self._pairable(scope):
             if sources[0].cls in self._incomplete:
-                continue
+                continue  # its list has holes
             rows = self._in_order(scope, sources, targets)
             if rows is not None:
-                return self._pair(*rows, "numbers")
+                self._pair(*rows, "numbers")  # none of them is paired yet
+                return True
         return False
 
     def _in_order(self, scope: _Scope, sources: PartList, targets: PartList) -> tuple[PartList, PartList] | None:
         """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ.
 
-        The order is that in which they run, or else that of the numbered list that they are in.
+        On each side the parts have the order in which they run, or else that of a numbered list.
 
         Args:
-            scope: parts of both sides, among which are those of the class.
+            scope: parts of both sides, which include those of the class.
             sources: the parts of the class on one side.
             targets: as many on the other.
         """
@@ -507,8 +513,8 @@ class _Solver:
     def _belong_together(self, scope: _Scope, source: _GroupList, target: _GroupList) -> bool:
         """Return whether two lists of groups are the same list of both models.
 
-        They are if their groups have the same layers one by one, if no other list can have these layers, and if no
-        group can begin one layer later on one side.
+        Three things have to be so: their groups have the same layers, one by one; no other list can have these layers;
+        and no group can begin one layer later on one side.
         """
         groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
         target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]
@@ -549,17 +555,18 @@ class _Solver:
 
     def _have_order(self, source: _GroupList, target: _GroupList) -> bool:
         """Return whether the numbers of both lists are an order, and graphs do not say another one."""
-        for rows, is_defined in zip((source, target), self._defined):
+        for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
-            if not rows.has_bare_numbers and not (is_defined and rows.is_defined_in_order):
+            if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
     def _begin_at_same_layers(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
         """Return whether no group might begin one layer later on one side.
 
-        A norm may be the first layer of a group on one side, and its last one on the other, where others of its class
-        are elsewhere: then the layers of both have to be defined in the same order.
+        The groups may be cut differently: a norm may be the first layer of a group on one side, and the last one on the
+        other. Where there are more norms of its class outside, the order in which both sides define the layers of a
+        group has to be the same.
 
         Args:
             source: a list of groups of the source.
@@ -571,7 +578,7 @@ class _Solver:
             # A single layer begins nowhere else, and layers of which no others are outside have no other place.
             if len(labels) < 2 or outside.isdisjoint(labels):
                 continue
-            if not all(self._defined) or labels != self._labels_of(right, _TARGET):
+            if not all(self._in_definition_order) or labels != self._labels_of(right, _TARGET):
                 return False
         return True
 
@@ -631,8 +638,8 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
         The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
         a list around it are in both.
     """
+    # The parts of each list by number; a list is known by the step that is a number, and the path without it.
     lists: dict[tuple[int, tuple[str, ...]], dict[int, PartList]] = {}
-    """The parts of each list by number; a list is known by the step that is a number, and the path without it."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _STEP.fullmatch(step)
@@ -643,7 +650,7 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
                 lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
     rows = []
     for (depth, path), members in lists.items():
-        # `1` and `01` are the same number.
+        # Two parts of one number, as `1` and `01` are, have no order: it is no list.
         if all(len(same) == 1 for same in members.values()):
             in_order = [part for number in sorted(members) for part in members[number]]
             is_last_step = depth == len(path) - 1
@@ -672,10 +679,10 @@ def _lists_of_layers(parts: PartList) -> list[PartList]:
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
     """Return the lists of groups that parts form, the one of most parts first."""
+    # The parts in numbered containers, by the path and name before the number, and the number.
     containers: dict[tuple[str, ...], dict[int, PartList]] = {}
-    """The parts in numbered containers, by the path and name before the number, and the number."""
+    # The layers with numbers in their names, by the path around them, the name before the number, and the number.
     layers: dict[tuple[str, ...], dict[str, dict[int, PartList]]] = {}
-    """The layers with numbers in their names, by the path around them, the name before the number, and the number."""
     for part in parts:
         for depth, step in enumerate(part.path):
             match = _NAME_AND_NUMBER.fullmatch(step)

@@ -82,9 +82,14 @@ def name_of(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def prefix_of(key: str) -> str:
+    """Return what the keys of all tensors of the same module begin with: `rnn.` for `rnn.weight`."""
+    return key[: key.rfind(".") + 1]
+
+
 def sibling(key: str, name: str) -> str:
     """Return the key of another tensor of the same module."""
-    return key[: key.rfind(".") + 1] + name
+    return prefix_of(key) + name
 
 
 def trimmed(shape: Shape) -> Shape:
@@ -113,8 +118,10 @@ def fits(shape: Shape, wanted: Shape) -> bool:
     other = trimmed(wanted)
     if own == other:
         return True
-    # A linear layer on patches is a convolution: one side has its matrix, the other perhaps its kernels.
-    return min(len(own), len(other)) == 2 and _matrix(own) == _matrix(other)
+    # A linear layer on patches is a convolution: its matrix (n, c * h * w) has the elements of kernels (n, c, h, w) in
+    # the same order. Kernels on both sides that have the same matrix, but other extents, do not fit.
+    is_matrix_on_one_side = min(len(own), len(other)) == 2
+    return is_matrix_on_one_side and _matrix(own) == _matrix(other)
 
 
 def _needed(part: Part) -> dict[str, Shape]:
@@ -188,9 +195,9 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
 
 def names_between(source: Part, target: Part) -> dict[str, str]:
-    """Return the names in the source of the tensors of a paired target part, by their names in the target.
+    """Return which tensors of two paired parts belong together: names in the source, by names in the target.
 
-    They are the same names, or, if no name is the same, those of tensors of the same shape.
+    Tensors of the same name do; if the parts have no name in common, tensors of the same shape.
     """
     common = {name: name for name in target.shapes if name in source.shapes}
     # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.

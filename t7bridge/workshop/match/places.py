@@ -30,7 +30,7 @@ _OUTPUT = ""
 
 
 Segments = tuple[frozenset[str], ...]
-"""A value: for each of the values that are concatenated in it the nodes whose outputs it is computed from."""
+"""A value as a concatenation of segments, mostly of one: for each the nodes whose outputs it is computed from."""
 
 
 @define(eq=False)
@@ -41,15 +41,15 @@ class Graph:
         nodes: the node of each part, by its number; parts of one node are inside one module.
         inputs: what each node takes in each of its calls.
         outputs: the segments of the model's output.
-        before: the nodes that a node depends on, however far back, as a set of bits.
-        bits: the bit of each node.
+        bits_before: for each node those that it depends on, however far back, as a number with their bits set.
+        bit_of: the bit of each node.
     """
 
     nodes: dict[int, str]
     inputs: dict[str, list[Segments]]
     outputs: Segments
-    before: dict[str, int]
-    bits: dict[str, int]
+    bits_before: dict[str, int]
+    bit_of: dict[str, int]
 
     def add_call(self, node: str, segments: Segments) -> None:
         """Add a call of a node; those that it depends on come first.
@@ -59,16 +59,16 @@ class Graph:
             segments: what it takes.
         """
         self.inputs.setdefault(node, []).append(segments)
-        self.bits.setdefault(node, 1 << len(self.bits))
-        before = self.before.setdefault(node, 0)
+        self.bit_of.setdefault(node, 1 << len(self.bit_of))
+        before = self.bits_before.setdefault(node, 0)
         for other in _names_in(segments):
-            if other in self.bits:
-                before |= self.bits[other] | self.before[other]
-        self.before[node] = before
+            if other in self.bit_of:
+                before |= self.bit_of[other] | self.bits_before[other]
+        self.bits_before[node] = before
 
     def depth(self, part: Part) -> int:
         """Return the number of nodes that a part depends on."""
-        return self.before.get(self.nodes.get(part.number, ""), 0).bit_count()
+        return self.bits_before.get(self.nodes.get(part.number, ""), 0).bit_count()
 
     def is_before(self, part: Part, other: Part) -> bool:
         """Return whether a part runs before another one, which depends on it."""
@@ -78,9 +78,9 @@ class Graph:
             return False
         if node == other_node:
             return True  # inside of a module whose own graph is not known: nothing says otherwise
-        depends = self.before[other_node] & self.bits[node]
+        depends = self.bits_before[other_node] & self.bit_of[node]
         # A node that is called several times may also depend on the other: then neither is first.
-        is_circular = self.before[node] & self.bits[other_node]
+        is_circular = self.bits_before[node] & self.bit_of[other_node]
         return bool(depends) and not is_circular
 
 
@@ -95,8 +95,8 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
+    # The nodes of the layers of each recurrent module, in order.
     layers: dict[str, list[str]] = {}
-    """The nodes of the layers of each recurrent module, in order."""
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
         if not module:
@@ -110,7 +110,7 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
             nodes[part.number] = module
     # What takes the output of a recurrent module takes that of its last layer.
     last_layers = {module: own[-1] for module, own in layers.items()}
-    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), before={}, bits={})
+    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), bits_before={}, bit_of={})
     for module, inputs in wiring.calls:
         segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.
@@ -168,14 +168,14 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     flows = [_Flow(graph, parts, shared) for graph, parts in sides]
     colors_of_nodes = _numbered([flow.classes for flow in flows])
     for _ in range(_MAX_ROUNDS):
-        refined = _numbered([flow.refine(color) for flow, color in zip(flows, colors_of_nodes)])
+        refined = _numbered([flow.refine(own_colors) for flow, own_colors in zip(flows, colors_of_nodes)])
         is_stable = _count(refined) == _count(colors_of_nodes)
         colors_of_nodes = refined
         if is_stable:
             break
     result = []
-    for (graph, _), color in zip(sides, colors_of_nodes):
-        result.append({number: color[node] for number, node in graph.nodes.items() if node in color})
+    for (graph, _), own_colors in zip(sides, colors_of_nodes):
+        result.append({number: own_colors[node] for number, node in graph.nodes.items() if node in own_colors})
     return result
 
 
@@ -211,11 +211,12 @@ class _Flow:
         self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
         """The classes of the parts of each node that has any, in an order that is the same on both sides."""
         self._graph = graph
-        self._behind_passed: dict[str, frozenset[str]] = {}
-        """The nodes from which the values of each node without parts come."""
+        self._sources_of_passed: dict[str, frozenset[str]] = {}
+        """What `_sources_of` returns for each node without parts, which is passed through."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
+        """What each node with parts takes in each of its calls, as if the nodes without parts were not there."""
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
-        """For each node what takes its output, as which of its inputs, and the number of these."""
+        """For each node, each node that takes its output, as which segment of its input, and of how many."""
         for taker, calls in self._calls.items():
             self._note_takers(taker, calls)
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])
@@ -229,45 +230,57 @@ class _Flow:
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
-        behind = [frozenset().union(*(self._behind(name) for name in segment)) for segment in segments]
-        return tuple(segment for segment, _ in groupby(behind))
+        with_parts = [frozenset().union(*(self._nearest_with_parts(name) for name in segment)) for segment in segments]
+        return tuple(segment for segment, _ in groupby(with_parts))
 
-    def _behind(self, name: str) -> frozenset[str]:
+    def _nearest_with_parts(self, name: str) -> frozenset[str]:
         """Return the nodes with parts from which a node's output comes: itself, or the nearest ones before it.
 
-        The input of the model, which is no node, is among them by its name.
+        The input of the model, which no graph has as a node, stays as it is.
         """
-        if name in self.classes or name not in self._graph.inputs:
+        is_node = name in self._graph.inputs
+        if name in self.classes or not is_node:
             return frozenset((name,))
-        if name not in self._behind_passed:
-            self._behind_passed[name] = self._sources_of(name)
-        return self._behind_passed[name]
+        if name not in self._sources_of_passed:
+            self._sources_of_passed[name] = self._sources_of(name)
+        return self._sources_of_passed[name]
 
     def _sources_of(self, name: str) -> frozenset[str]:
-        """Return the nodes with parts from which the value of a node without comes, and the input of the model."""
+        """Return the nodes with parts from which the value of a node without comes, and the input of the model.
+
+        From each of them a way leads to the node through nodes without parts alone.
+        """
         sources: set[str] = set()
         passed = {name}
         stack = [name]
         while stack:
             calls = self._graph.inputs[stack.pop()]
             for other in _names_in(segment for call in calls for segment in call):
-                if other in self.classes or other not in self._graph.inputs:
+                is_node = other in self._graph.inputs  # and not the input of the model
+                if other in self.classes or not is_node:
                     sources.add(other)
                 elif other not in passed:
                     passed.add(other)
                     stack.append(other)
         return frozenset(sources)
 
-    def refine(self, color: Mapping[str, int]) -> dict[str, Any]:
-        """Return for each node its color, those of what it takes, and those of what takes it."""
+    def refine(self, colors_of_nodes: Mapping[str, int]) -> dict[str, Any]:
+        """Return what is equal for the nodes that have one color after this round.
+
+        That is the color of a node before, and the colors of what it takes in each call, and of what takes its output.
+        """
         refined = {}
         for node, calls in self._calls.items():
-            inputs = [tuple(_colors_of(segment, color) for segment in call) for call in calls]
-            takers = [(color.get(taker, _NO_COLOR), place, count) for taker, place, count in self._takers[node]]
-            refined[node] = (color[node], tuple(sorted(inputs)), tuple(sorted(takers)))
+            # What a call takes are segments, of which a concatenation has several.
+            inputs = [tuple(_colors_of(segment, colors_of_nodes) for segment in call) for call in calls]
+            takers = []
+            for taker, place, count in self._takers[node]:
+                takers.append((colors_of_nodes.get(taker, _NO_COLOR), place, count))
+            # The order of calls and takers does not tell nodes apart.
+            refined[node] = (colors_of_nodes[node], tuple(sorted(inputs)), tuple(sorted(takers)))
         return refined
 
 
-def _colors_of(segment: frozenset[str], color: Mapping[str, int]) -> tuple[int, ...]:
+def _colors_of(segment: frozenset[str], colors_of_nodes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the colors of the nodes of a segment, and `_NO_COLOR` for the input of the model."""
-    return tuple(sorted(color.get(name, _NO_COLOR) for name in segment))
+    return tuple(sorted(colors_of_nodes.get(name, _NO_COLOR) for name in segment))

@@ -206,8 +206,8 @@ class Match(Printed):
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
+        # The tensors of the result, by what they are made from: tied ones are converted once, and stay tied.
         converted: dict[tuple[int, Shape, Gates | None], Tensor] = {}
-        """Each tensor is converted once, so that tied ones stay tied."""
         result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:
             if pair.source is not None:

@@ -41,7 +41,7 @@ from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
 from ..cells import recognized, recurrence
-from .parts import name_of, sibling
+from .parts import name_of, prefix_of, sibling
 
 if TYPE_CHECKING:
     from ...torchmodules import Wiring
@@ -140,7 +140,8 @@ def side_of(
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
-    # Each kind becomes a simpler one: a file or factory its value, a Lua module its state dict, that its tensors.
+    # Each kind of value becomes a simpler one: of a file or factory what it holds or makes, of a Lua module its
+    # `StateDict`, and of this the dict of its tensors.
     if isinstance(value, Factory) or is_factory(value):
         side.factory = value if isinstance(value, Factory) else Factory.parse(value)
         side.name = str(side.factory)
@@ -211,7 +212,7 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     Args:
         side: receives the document, its name and format, and notes of preprocessing that the file states.
         path: of the file.
-        at: the path inside; `None` if there is only one.
+        at: the path of the module or state dict inside; `None` takes the only one.
         limits: resource limits.
     """
     document = formats.open(path, limits=limits)
@@ -228,8 +229,9 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     if notes:
         message = f"input, as the file says: {'; '.join(notes)}"
         side.notes.append(Note("info", path="", message=message, code="match"))
-    if not any(map(find_modules, document.roots)):
-        return _tables_in(side, document.first, at)
+    has_modules = any(map(find_modules, document.roots))
+    if not has_modules:
+        return _tables_in(side, document.first, at)  # of several values that which Lua's `torch.load` returns
     return _module_in(document.roots, side.name, at)
 
 
@@ -244,11 +246,11 @@ def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
     tensors = {".".join(steps): tensor for steps, tensor in flat.tensors.items()}
     lists: dict[str, list[str]] = {}
     for key in tensors:
-        around, _, last = key.rpartition(".")
+        list_path, _, last = key.rpartition(".")
         if last.isdecimal():
-            lists.setdefault(around, []).append(key)
-    for around, keys in lists.items():
-        prefix = f"{around}." if around else ""
+            lists.setdefault(list_path, []).append(key)
+    for list_path, keys in lists.items():
+        prefix = f"{list_path}." if list_path else ""
         if keys == [f"{prefix}{number}" for number in range(len(keys))]:
             side.lists.append(keys)
     return tensors
@@ -313,8 +315,8 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
 def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     """Return the only state dict in a `.pt`, or that at a path.
 
-    Those are dicts with tensors, pickled modules, of which what is inside does not count by itself, and, where there is
-    nothing else, lists of tensors.
+    State dicts are dicts with tensors, and pickled modules, inside of which none are looked for. A list of tensors is
+    one if the file has nothing else, or if the path leads to it.
     """
     if at is None:
         state = state_dict_in(value)
@@ -323,7 +325,8 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
     states = _dicts_and_modules(value, limits)
     lists = [path for path, state in plain_states(value) if not isinstance(state, dict)]
     has_only_lists = at is None and not states and bool(lists)
-    if has_only_lists or at in lists or f"root.{at}" in lists:
+    is_path_of_list = at in lists or f"root.{at}" in lists  # `root.` may be left out
+    if has_only_lists or is_path_of_list:
         return _tables_in(side, value, at)
     _, state = choose(states, at, side.name, "state dict")
     return state
@@ -392,11 +395,13 @@ def _read_wiring(side: Side) -> Wired | None:
 
 
 def _keys_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the keys in Lua of tensors that are known by others, by their memory; empty for tied ones, which have two.
+    """Return the keys in Lua of tensors that have other keys here: tensors with the same memory are the same.
+
+    The key in Lua is empty for tied tensors, which have two.
 
     Args:
-        tensors: by their other keys.
-        own: the same by their keys in Lua.
+        tensors: by their keys here.
+        own: the same tensors by their keys in Lua.
     """
     keys_in_lua: dict[tuple[int, int, int], str] = {}
     for key, tensor in own.items():
@@ -488,8 +493,8 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
+    # For the prefix of each layer the first row of each gate, and its letter.
     rows: dict[str, list[tuple[int, str]]] = {}
-    """For the prefix of each layer the first row of each gate, and its letter."""
     for piece in cells.pieces:
         # A piece is one gate: its rows in the layer of Lua, and in the stacked gates of PyTorch's cell.
         rows_of_gate = piece.size[0]
@@ -497,7 +502,7 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
         is_matrix = len(piece.start) == 2
         has_four_gates = cells.state[piece.target].shape[0] == 4 * rows_of_gate
         if is_matrix and has_four_gates:
-            rows.setdefault(sibling(piece.key, ""), []).append((piece.start[0], ORDERS[4][gate]))
+            rows.setdefault(prefix_of(piece.key), []).append((piece.start[0], ORDERS[4][gate]))
     orders = {}
     for prefix, gates in rows.items():
         order = "".join(letter for _, letter in sorted(gates))
@@ -518,8 +523,8 @@ def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
 def recurrent_in_words(root: TorchObject) -> str:
     """Return what a recurrent model is, `2-layer LSTM language model, 128 features, 65 tokens`; empty for others."""
     model = _recognized(root, only_torch=False)
-    what = None if model is None else recurrence(model.plan.root)
-    return "" if what is None else str(what)
+    recurrent = None if model is None else recurrence(model.plan.root)
+    return "" if recurrent is None else str(recurrent)
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:

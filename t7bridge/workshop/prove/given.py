@@ -53,7 +53,7 @@ def check_kernel(layer: LiveLayer) -> None:
     """Compare the extents of a convolution's kernel with those of its weights.
 
     Raises:
-        RefusedError: they differ.
+        RefusedError: the two differ.
     """
     if not isinstance(layer.module, _CONVOLUTIONS):
         return
@@ -130,9 +130,9 @@ def _is_solvable(layer: LiveLayer, output: torch.Tensor) -> bool:
 
 
 def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
-    """Return the outputs of a linear layer that are closest to recorded ones: those of the input solved for from these.
+    """Return the outputs of a linear layer that are closest to recorded ones, for the input that is solved for.
 
-    If the weights are others than those with which Lua computed, no input has the recorded output, and they differ.
+    If Lua computed with other weights, no input has the recorded output: then the closest one differs from it.
 
     Args:
         layer: the layer, of more outputs than inputs.
@@ -215,7 +215,7 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
-    # The mean of all positions that are one pixel: if they differ, unfolding it again shows that.
+    # A pixel is the mean of all positions that read it. If these differ, the image has another unfolding, see below.
     padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
     image = _without_padding(padded_image, strides, padding)
     if image is None:
@@ -226,20 +226,21 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
 
 
 def _without_padding(padded_image: Any, strides: Any, padding: Any) -> Any:
-    """Return images without the zeros at their sides, and as large as may be; `None` if nothing is left of them.
+    """Return images without the zeros at their sides; `None` if nothing is left of them.
+
+    A kernel may leave the last pixels of a row unread, fewer than a stride: they are added, as zeros, so that the image
+    is the largest one that has this unfolding.
 
     Args:
         padded_image: the images as far as a kernel reads them, (images and channels, 1, extents...).
         strides: of the kernel.
         padding: pixels of zeros at each side.
     """
-    margins: list[int] = []
+    added: list[int] = []  # pixels before and behind each dimension, the last one first; below 0 they are removed
     for size, stride, pad in zip(padded_image.shape[2:], strides, padding):
         before = -pad
-        # The last pixels of a row, fewer than a stride, may be unread.
         behind = stride - 1 - pad
         if size + before + behind < 1:
             return None
-        # F.pad takes the last dimension first.
-        margins = [before, behind, *margins]
-    return F.pad(padded_image, margins)
+        added = [before, behind, *added]
+    return F.pad(padded_image, added)

@@ -100,26 +100,26 @@ class _EnteredLayers(Kinds):
         self._recorded: dict[Origin, Spec] = {}
         """Inputs of the sizes that the file records."""
         self._next_indices: dict[Origin, set[int]] = {}
-        """By a value, the indices of its elements that layers take, or take elements of; `_EACH` and `_BEHIND` too."""
-        self._of_same_shape: dict[Origin, Origin] = {}
-        """Values that have the shape of others, with which they are added or multiplied."""
+        """For each value what follows it in the origins of values that layers take: indices, `_EACH` or `_BEHIND`."""
+        self._same_shape_as: dict[Origin, Origin] = {}
+        """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
 
     def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
         """Return an input, or an element of it; `None` if it is not known.
 
-        In this order: by the layer that takes it, by those that take its elements, by a value of the same shape, by the
-        sizes in the file, and by the layer behind the one that takes it.
+        The first that says it counts: the layer that takes the value; the layers that take its elements; a value of the
+        same shape; the sizes in the file; the layer behind the one that takes it.
 
         Args:
             origin: which value.
-            is_exact: whether to use only what layers say that take the value itself.
-            is_for_another: whether it is asked for another value, of the same shape: then no third one is asked.
+            is_exact: whether the sizes in the file, and the layer behind, do not count.
+            is_for_another: whether the answer is for another value of the same shape: then no third one is asked.
         """
         if origin in self._examples:
             return self._examples[origin]
         spec = self._example_by_elements(origin, is_exact, is_for_another)
-        if spec is None and origin in self._of_same_shape and not is_for_another:
-            spec = self.example(self._of_same_shape[origin], is_exact, is_for_another=True)
+        if spec is None and origin in self._same_shape_as and not is_for_another:
+            spec = self.example(self._same_shape_as[origin], is_exact, is_for_another=True)
         if spec is not None or is_exact:
             return spec
         if origin in self._recorded:
@@ -172,14 +172,14 @@ class _EnteredLayers(Kinds):
         """
         calls_before = self._calls
         output = self._output_for_input(spec, kind, origin)
-        # What modules inside take, as its flow has called them, counts before what its own fields say.
+        # What the modules inside have said, where its flow has called them, counts before what its own fields say.
         example = None if spec.obj is None else _example(spec, spec.obj, self._side)
         if example is not None and self.example(origin, is_exact=True) is None:
             self._examples[origin] = example
         has_called = self._calls > calls_before
         if not has_called and self.example(origin, is_exact=True) is None:
-            # How it calls the modules inside is not known: the first decides that says what it takes. That in a cell
-            # takes the state, too, of at most two tensors.
+            # How it calls the modules inside is not known. Each is asked as if it took the input, and the first that
+            # says what it takes decides. A module in a cell takes the states, too, of which there are two at most.
             facts = traits_of(spec.target)
             is_cell = facts.by_step and facts.flow is not None
             for child in spec.children.values():
@@ -213,19 +213,20 @@ class _EnteredLayers(Kinds):
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
 
-        It passes as one of them, that of the shortest origin: what the next layer takes, each of them is.
+        The result passes as one of the parts, that of the shortest origin: what the next layer says of the result is
+        true of this part, and so of all parts.
         """
         origins = [item.origin for item in items if item.origin is not None]
         if not origins:
             return TENSOR
         shortest = min(origins, key=len)
-        # A value that has the shape of a third one is no answer to others: they would ask in a circle.
-        if shortest not in self._of_same_shape:
+        # A value that refers to another one itself is not referred to: they might ask one another in a circle.
+        if shortest not in self._same_shape_as:
             for origin in origins:
                 # That a value has the shape of what follows from it, or of itself, says nothing new.
                 follows_from_shortest = origin[: len(shortest)] == shortest
                 if not follows_from_shortest:
-                    self._of_same_shape.setdefault(origin, shortest)
+                    self._same_shape_as.setdefault(origin, shortest)
         return Kind("any", origin=shortest)
 
     # The domain, where a value is a part of the input
@@ -253,9 +254,12 @@ class _EnteredLayers(Kinds):
 
 
 def _recorded_input(obj: TorchObject) -> Spec:
-    """Return an input of the sizes of the last one; `None` if these are not in the file."""
+    """Return an input of the sizes of the last one; `None` if these are not in the file.
+
+    After a backward the gradient with respect to the input has them.
+    """
     sizes = _from_record(recorded(obj.get("gradInput")))
-    # Without a backward: the first node of a graph keeps a list of its input alone.
+    # Without a backward, the first node of a graph has them, which keeps its input in a list of one element.
     return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
 
 
@@ -282,7 +286,8 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         return None
     first_row = in_lua_of(obj).first_row
     if facts.takes_tokens or first_row is not None:
-        # Rows with numbers below 1 are for padding, and not chosen.
+        # Tokens count from 1. A table whose first row has a lower number has the rows below 1 for padding: none of
+        # these is drawn.
         rows_for_padding = 0 if first_row is None else 1 - first_row
         tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
         return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None

@@ -173,7 +173,7 @@ def _count(layers: list[Outcome], verdict: str) -> int:
 
 
 def _note_mode(layers: list[Outcome], before: list[Outcome]) -> None:
-    """Say of the layers that agree in the other mode alone that Lua ran them in it."""
+    """Note that Lua ran in the other mode those layers that agree only in that mode."""
     differing = {layer.run.path for layer in before if layer.verdict == DIFFERS}
     for layer in layers:
         mode = layer.run.obj.get("train")
@@ -193,11 +193,11 @@ def _note_update(layers: list[Outcome]) -> None:
     weighted = [layer for layer in layers if layer.has_weights]
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
-    flat = _flat_storages(layers)
-    if all(_storages(layer) & flat for layer in differing):
-        # An optimizer has the flat parameters. A weight that is not among them was replaced since they were made: that
-        # it agrees says nothing of the others.
-        agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat]
+    flat_storages = _flat_storages(layers)
+    if all(_storages(layer) & flat_storages for layer in differing):
+        # An optimizer updates the flat parameters alone. A weight that is not among them was put into its layer later:
+        # that such a layer agrees does not show that there was no update.
+        agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat_storages]
     if has_backward and not agreeing:
         for layer in differing:
             layer.updated = layer.has_recorded_shape
@@ -343,7 +343,7 @@ class Judge:
             return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.has_weights = layer.has_weights  # with those of modules inside
-        if has_output and not self.is_of_2010:  # whose kernels have their extents in another order
+        if has_output and not self.is_of_2010:  # in 2010 the extents of kernels were in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -359,7 +359,7 @@ class Judge:
             if self._last_user_of_buffer[id(buffer.storage)] != number:
                 return None  # a later layer unfolded its input into the same buffer
         if self.is_of_2010:
-            return None  # the layout of its fields is another
+            return None  # these fields had another layout then
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
@@ -375,12 +375,13 @@ class Judge:
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        # By this run itself, too, if it works in place: what counts is what came after the run before.
+        # By any run since the one before: this one overwrites its input itself, if it works in place.
         if self.memory.is_overwritten(value, number - 1):
-            # None if no layer that has run computed it.
+            # `None` if no layer that has run computed it.
             return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
-        if value.element.name != "int64":  # these are indices
+        is_index = value.element.name == "int64"
+        if not is_index:
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
             return None  # memory that nothing was written to
@@ -416,7 +417,7 @@ class Judge:
 
         Args:
             run: the run.
-            tensors: its outputs, also those that it did not write, as views of its input.
+            tensors: its outputs; some may be views of its input, which it did not write.
         """
         for region in run.writes:
             storage, _, _ = region
@@ -460,7 +461,7 @@ class Judge:
 
         Args:
             number: of the run.
-            outcome: receives the verdict.
+            outcome: receives the verdict, which stays "not recorded" where there is no output to compare with.
             node: the layer and its input, to be run.
 
         Raises:
@@ -469,20 +470,14 @@ class Judge:
         """
         run = outcome.run
         recorded_sizes = [tensor.numel for tensor in tensors_in(run.output)]
-        if node.layer is not None:
-            inputs = node.input_values()
-            if _normalized_by_running_statistics(node.layer, inputs):
-                node.layer.module.eval()
-            # Looked at before it is computed: a damaged field may ask for more memory than there is.
-            total = sum(map(prod, node.layer.shapes(inputs) or ()))
-            if total > _MOST_TIMES_LARGER * max(sum(recorded_sizes), _ALWAYS_COMPUTED):
-                raise RefusedError(f"would return {total} elements, {sum(recorded_sizes)} are recorded")
+        if node.layer is not None:  # and not the concatenation that a container ends with
+            self._prepare(node.layer, node.input_values(), sum(recorded_sizes))
         node.run()
         if not any(_differs(node.values, draw) for draw in node.perturbed):
             # No error of the weights changes the result: zeros times weights are zeros, whatever these are.
             outcome.has_weights = False
         if not is_complete(run.output):
-            return
+            return  # run for the layers behind it, which take what it computes
         if self._is_intact(run, number):
             self._compare(outcome, node)
         elif sizes(node.values) != recorded_sizes:
@@ -491,6 +486,24 @@ class Judge:
             outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in tensors_in(run.output)]}")
         else:
             outcome.reason = NO_OUTPUT
+
+    @staticmethod
+    def _prepare(layer: LiveLayer, inputs: Values, recorded_size: int) -> None:
+        """Set the mode in which a layer ran, and refuse one that would return much more than is recorded.
+
+        Args:
+            layer: the layer.
+            inputs: its input.
+            recorded_size: the number of elements of its recorded output.
+
+        Raises:
+            RefusedError: a damaged field asks for more memory than there may be; it is not run for that.
+        """
+        if _normalized_by_running_statistics(layer, inputs):
+            layer.module.eval()
+        total = sum(map(prod, layer.shapes(inputs) or ()))
+        if total > _MOST_TIMES_LARGER * max(recorded_size, _ALWAYS_COMPUTED):
+            raise RefusedError(f"would return {total} elements, {recorded_size} are recorded")
 
     def _compare(self, outcome: Outcome, node: Node) -> None:
         """Set the verdict on an output, and on the layers before whose outputs are not in the file, compared as one.
@@ -527,7 +540,8 @@ class Judge:
     def _check_gradient(self, number: int, outcome: Outcome, node: Node | None) -> None:
         """Compare the recorded gradient with respect to the input with that of the recorded gradOutput.
 
-        Only where it does not depend on the input, as for a sum of products: another may be of another pass.
+        Only where the gradient does not depend on the input, as for a sum of products: the recorded input may be of
+        another pass.
 
         Args:
             number: of the run.
@@ -559,7 +573,10 @@ class Judge:
             outcome.compared = sum(sizes(recorded))
 
     def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
-        """Return what has computed the gradient with respect to the input, whatever that is; `None` if it matters.
+        """Return what has computed the gradient with respect to a layer's input from the recorded gradOutput.
+
+        The input itself, which may be of another pass or not in the file, is not used: `None` if the gradient depends
+        on it. That of a linear layer does not.
 
         Args:
             number: of the run.
@@ -570,7 +587,7 @@ class Judge:
             NotRunError: there is no gradient, or the layer cannot be run.
         """
         grad_output = to_doubles(run.grad_output)
-        # Two different inputs of the right shape, of which neither is the recorded one.
+        # Two different inputs, of the shape that the gradient with respect to the input has, too.
         zeros = to_doubles(zeros_like(run.grad_input))
         generator = torch.Generator().manual_seed(0)
         random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
@@ -639,7 +656,7 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
         return NO_RANDOM_NUMBERS
     if _remembers(run.obj):
         return NO_STATE
-    return _other_passes(node, recorded)
+    return _batch_sizes_in_words(node, recorded)
 
 
 def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:
@@ -665,19 +682,24 @@ def _is_empty(recorded: list[torch.Tensor]) -> bool:
     return not bool((values.abs() > _LARGEST_ZERO).any() & values.isfinite().any())
 
 
-def _other_passes(node: Node, recorded: list[torch.Tensor]) -> str:
-    """Return, as a sentence, that an input and an output are of passes of other batch sizes; empty if they are not."""
-    numbers_in = {len(item) for item in doubles(node.input_values()) if item.dim()}
-    numbers_computed = {len(item) for item in node.values if item.dim()}
-    numbers_in_file = {len(item) for item in recorded if item.dim()}
-    if len(numbers_in) != 1 or len(numbers_in_file) != 1:
+def _batch_sizes_in_words(node: Node, recorded: list[torch.Tensor]) -> str:
+    """Return that the recorded input and output are of passes with different batch sizes; empty if they are not.
+
+    Args:
+        node: what computes the output of the input.
+        recorded: the output in the file.
+    """
+    sizes_of_input = {len(item) for item in doubles(node.input_values()) if item.dim()}
+    sizes_computed = {len(item) for item in node.values if item.dim()}
+    sizes_recorded = {len(item) for item in recorded if item.dim()}
+    if len(sizes_of_input) != 1 or len(sizes_recorded) != 1 or sizes_of_input != sizes_computed:
         return ""  # the first dimension is not a batch
-    if numbers_in != numbers_computed or numbers_in_file == numbers_computed:
+    if sizes_recorded == sizes_computed:
         return ""
-    # But for the number of examples, the shapes agree.
+    # In all other dimensions the shapes have to agree.
     if [item.shape[1:] for item in node.values] != [item.shape[1:] for item in recorded]:
         return ""
-    return f"its input and its output are of passes of {numbers_computed.pop()} and {numbers_in_file.pop()} examples"
+    return f"its input and its output are of passes of {sizes_computed.pop()} and {sizes_recorded.pop()} examples"
 
 
 def _factor_of_machine(run: Run) -> float:

@@ -190,7 +190,7 @@ class LiveLayer:
             raise RefusedError(f"does not accept the recorded input: {text}") from error
 
     def _replayed(self, value: Values) -> Values:
-        """Return the result with the recorded noise; `None` for layers without random numbers.
+        """Return the result of a layer that draws at random with the recorded noise; `None` for any other layer.
 
         Raises:
             NotRunError: the noise is not recorded, or is of another shape.

@@ -25,7 +25,7 @@ _SINGLE_PRECISION = PERTURBED_RUNS
 
 @define(eq=False)
 class NodeOutput:
-    """A tensor that a node computes, and another one reads, as its value in the file was overwritten.
+    """A tensor that one node computes and another one reads, because its value in the file was overwritten.
 
     Attributes:
         node: the node that computes it.
@@ -63,8 +63,8 @@ class Node:
         inputs: its input: recorded tensors, and a `NodeOutput` for each that was overwritten.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
         values: the computed tensors; empty until `run`.
-        perturbed: the same with errors of Lua's precision: one list for each run with errors, the last one that in
-            single precision. Empty until `run`.
+        perturbed: the same tensors with errors of Lua's precision, a list for each run with errors: first those with
+            random errors, then the one in single precision. Empty until `run`.
     """
 
     run_number: int

@@ -70,7 +70,10 @@ def _sample(tensor: Tensor) -> np.ndarray:
 
 
 def _unit(tensor: Tensor) -> float:
-    """Return the unit roundoff of a tensor's numbers: that of its type, or of fewer digits if all have no more."""
+    """Return the unit roundoff of a tensor's numbers: that of its type, or of fewer digits if all have no more.
+
+    These may be the binary digits of floats, or decimal ones of an ascii file.
+    """
     unit = UNIT[tensor.element.name]
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
@@ -82,15 +85,28 @@ def _unit(tensor: Tensor) -> float:
             shifted = mantissa * 2.0**16
             has_more_digits = bool((shifted != np.round(shifted)).any())
             return unit_of_floats if has_more_digits else unit
-        exponent = np.floor(np.log10(np.abs(sample)))
-        # Text of 4 to 6 digits is told from floats, which have 7 of their own; that of doubles from them up to 9.
-        most_digits = 9 if unit == UNIT["float64"] else 6
-        for digits in range(4, most_digits + 1):
-            scale = 10.0 ** (digits - 1 - exponent)
-            if np.allclose(np.round(sample * scale) / scale, sample, rtol=max(unit, 1e-14), atol=0):
-                # Half of the last digit, relative to a number with the smallest first digit, 1.
-                return max(unit, 0.5 * 10.0 ** (1 - digits))
-    return unit_of_floats
+        digits = _decimal_digits(sample, unit)
+    if digits is None:
+        return unit_of_floats
+    # Half of the last digit, relative to a number with the smallest first digit, 1.
+    return max(unit, 0.5 * 10.0 ** (1 - digits))
+
+
+def _decimal_digits(sample: np.ndarray, unit: float) -> int | None:
+    """Return the number of decimal digits with which numbers were written as text; `None` if they have too many.
+
+    Args:
+        sample: the numbers, as doubles.
+        unit: unit roundoff of their own type.
+    """
+    exponent = np.floor(np.log10(np.abs(sample)))
+    # Any float has the 7 digits that its type can hold: only fewer show that it was text. Of doubles up to 9 do.
+    most_digits = 9 if unit == UNIT["float64"] else 6
+    for digits in range(4, most_digits + 1):
+        scale = 10.0 ** (digits - 1 - exponent)
+        if np.allclose(np.round(sample * scale) / scale, sample, rtol=max(unit, 1e-14), atol=0):
+            return digits
+    return None
 
 
 # Differences

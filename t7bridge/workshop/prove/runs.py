@@ -142,7 +142,7 @@ def _slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
     Args:
         value: the tensor; of anything else there is no part.
         dim: the dimension, from 0.
-        places: one place, without which the view has a dimension less, or several.
+        places: one place, of which the view has a dimension less, or several.
     """
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
@@ -210,7 +210,10 @@ def is_recurrent(obj: TorchObject) -> bool:
 
 
 def _modules_of(obj: Value) -> list[Value]:
-    return items_of(obj.get("modules")) or [] if isinstance(obj, TorchObject) else []
+    """Return the elements of a module's field `modules`, in order; none if there is no such list."""
+    if not isinstance(obj, TorchObject):
+        return []
+    return items_of(obj.get("modules")) or []
 
 
 def _children_of(obj: TorchObject) -> list[Child]:
@@ -309,7 +312,7 @@ class Joined:
 
 @define(eq=False)
 class Run:
-    """One run of one module; of a container, in addition to those of its modules, where it does more than these.
+    """One run of one module. A container has a run, too, which holds the runs of the modules inside.
 
     Attributes:
         place: the module's place in the file.
@@ -329,8 +332,8 @@ class Run:
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
         step_and_count: in a sequence, the step from 0 and the number of steps; `None` elsewhere.
         previous_output: the module's output one step before, if a sequence keeps a copy of it; else `None`.
-        places_in_copy: the places of modules inside whose weights belong to others, by id: those of the copy of a cell
-            that ran a step. `_add_run_of_step` sets it; the runs inside have the same.
+        places_in_copy: in the copy of a cell that ran a step, the place at which each module inside is shown, by its
+            id: that of the module whose weights it shares. `_add_run_of_step` sets it; the runs inside have the same.
         first_reading: the same run in the first reading of the pass; `None` in that itself.
     """
 
@@ -377,7 +380,7 @@ class Run:
     @property
     def step(self) -> int:
         """The step of a recurrent module, from 1."""
-        # Outside of a sequence what is recorded is that of the last step alone: as one step of a sequence of one.
+        # Outside of a sequence only the last step is recorded: it counts as a sequence of one step.
         step_in_sequence, count = self.step_and_count or (0, 1)
         # The field has the step that would come next; it may count on over several sequences.
         next_step = self.obj.get("step")
@@ -416,8 +419,8 @@ class Run:
     def _set_is_last(self, run: Run) -> None:
         """Set whether the next run inside is the last one of its module, as the first reading of the pass has found.
 
-        What is recorded differs between the readings, and with it sometimes what runs. Where the first one has no such
-        run, a module that runs again counts as one that runs again later.
+        What is recorded differs between the readings, and with it sometimes what runs. Where the first reading has no
+        such run, it counts as the last one only if its module runs at most once.
         """
         number = len(self.inside)
         if self.first_reading is not None and number < len(self.first_reading.inside):
@@ -428,13 +431,14 @@ class Run:
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
+        in_sequence = is_recurrent(self.obj) and self.step_and_count is not None
         keeps_all_steps = is_recurrent(self.obj) and not self.model_pass.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
-        if is_recurrent(self.obj) and self.step_and_count is not None:
-            if keeps_all_steps:
-                return _state(self.obj, "outputs", self.step)
-            # Backward sets `output` to that of the first step; the last one is in the table.
+        if in_sequence and keeps_all_steps:
+            return _state(self.obj, "outputs", self.step)
+        if in_sequence:
+            # This is the last step. A backward has set `output` to that of the first one; the table has the last.
             next_step = self.obj.get("step")
             last = _state(self.obj, "outputs", int(next_step) - 1) if isinstance(next_step, float) else None
             if isinstance(last, Tensor):
@@ -459,7 +463,7 @@ class Run:
         """
         if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
             self.input = None
-        # A container around such a module, of which that is not as obvious: the verdict says it.
+        # A container around such a module does not show it itself: the verdict says it.
         if self.is_container and self.step_and_count is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE
@@ -525,7 +529,7 @@ def _follow(start: Run) -> tuple[list[Run], list[Run]]:
     """
     begun: list[Run] = []
     ended: list[Run] = []
-    # A run is twice on the stack, to begin and, below the runs inside it, to end: then the second is true.
+    # A run is twice on the stack: to begin, and, below the runs inside it, to end. The truth value tells which.
     stack: list[tuple[Run, bool]] = [(start, False)]
     running: set[int] = set()
     while stack:
@@ -562,10 +566,10 @@ def _note_writes(run: Run, written: set[int]) -> None:
     source = first_of(run.input)
     target = run.output
     if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
-        # In older releases the output had memory of its own once a model had changed its type; both were written. That
-        # both have the same values shows it.
-        is_apart = source.storage is not target.storage and source.shape == target.shape
-        if is_apart and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
+        # In older releases the output had memory of its own once a model had changed its type, and the layer wrote
+        # both: then both have the same values.
+        has_own_memory = source.storage is not target.storage and source.shape == target.shape
+        if has_own_memory and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
             run.writes.append(_region(source))
 
 
@@ -583,8 +587,8 @@ class Memory:
     def __init__(self, runs: list[Run]) -> None:
         self._writes: dict[int, list[tuple[int, Region]]] = {}
         """The numbers of the runs that wrote a storage, by its id, and what of it."""
-        self._gradients: dict[int, set[int]] = {}
-        """The numbers of the runs whose gradients are in a storage, by its id."""
+        self._gradient_writers: dict[int, set[int]] = {}
+        """The numbers of the runs whose backward wrote its gradient into a storage, by its id."""
         for number, run in enumerate(runs):
             # A backward comes after all runs.
             writer = len(runs) if run.may_be_undone else number
@@ -596,13 +600,14 @@ class Memory:
 
     def _note_gradients(self, number: int, run: Run) -> None:
         """Note where the backward of a run wrote the gradient with respect to its input."""
-        # Layers that pass a gradient on, as nn.View does, do not write it; those in place write it where it was.
+        # A layer that passes a gradient on, as nn.View does, does not write it. One that works in place does, into the
+        # memory of gradOutput.
         passed_on = set()
         if not run.in_place:
             passed_on = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
         for tensor in tensors_in(run.grad_input):
             if id(tensor.storage) not in passed_on:
-                self._gradients.setdefault(id(tensor.storage), set()).add(number)
+                self._gradient_writers.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
         """Return whether anything after a run changed the memory of any tensor of a value.
@@ -620,12 +625,12 @@ class Memory:
 
     def holds_gradients(self, run: Run) -> bool:
         """Return whether the gradients with respect to output and input are in memory that one layer alone writes."""
-        after = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
-        before = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
-        # Layers that work in place return the gradient in the memory in which they received it.
-        if after & before:
+        received = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
+        returned = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
+        # A layer that works in place returns the gradient in the memory in which it received another.
+        if received & returned:
             return False
-        return all(len(self._gradients.get(storage, ())) <= 1 for storage in after | before)
+        return all(len(self._gradient_writers.get(storage, ())) <= 1 for storage in received | returned)
 
 
 # How containers pass values
@@ -715,10 +720,10 @@ def _container_of(run: Run) -> _Container | None:
 
 
 def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | None:
-    """Return the call that makes a container in PyTorch, and its graph, if it is one.
+    """Return the call that makes a container in PyTorch, and of a graph its nodes.
 
-    `None` if PyTorch has no such module, or its fields are damaged. If they contradict one another, the run's
-    `contradiction` says so.
+    `None` if PyTorch has no such module, or the container's fields are damaged. If they contradict one another, the
+    run's `contradiction` says so.
     """
     module = layer.module_of(run.obj.class_name)
     if module is None:
@@ -727,9 +732,8 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
         call = module(Lua(run.obj, path="", defaults=layer.defaults, shapes={}))
         is_graph = traits_of(call.target).is_graph
         return call, graph_spec(run.obj, path="") if is_graph else None
-    except (
-        NotMappedError
-    ):  # with these fields, PyTorch has no such module, or the nodes of its graph are not in the file
+    except NotMappedError:
+        # With these fields PyTorch has no such module, or the nodes of its graph are not in the file.
         return None
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
@@ -739,7 +743,7 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
 
 
 def _runs_others_than_listed(obj: TorchObject, inside: list[Child]) -> bool:
-    """Return whether a user put others into `modules` than those that run, which have recorded other passes.
+    """Return whether a user put other modules into `modules` than a container runs, so that their records do not fit.
 
     Args:
         obj: the container.
@@ -757,7 +761,7 @@ def _spec(run: Run, call: Call, children: Mapping[str, Child]) -> ModuleSpec:
 
 @define(eq=False)
 class PassedValue:
-    """A value that a container passes from module to module. Each use of it is told by its identity.
+    """A value that a container passes from module to module; `pass_back` finds its uses by its identity.
 
     Attributes:
         value: as it is recorded; `None` if missing from the file.
@@ -792,7 +796,7 @@ class RecordedValues(Domain[PassedValue]):
         self._step_and_count: tuple[int, int] | None = None
         """In a sequence, the step, from 0, and the number of steps; `None` elsewhere."""
         self._previous_output: Recorded = None
-        """In a sequence, the output of the container in the step before; `None` in the first."""
+        """In a sequence, the output of the container in the step before; `None` in the first, and elsewhere."""
 
     def tensor(self) -> PassedValue:
         """Return a value that is not recorded."""
@@ -837,9 +841,9 @@ class RecordedValues(Domain[PassedValue]):
         """
         tensor = value.value
         if isinstance(tensor, Tensor):
-            merged = max(len(tensor.size) - dims + 1, 1)
-            size = (prod(tensor.size[:merged]), *tensor.size[merged:])
-            is_possible = merged <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
+            merged_dims = max(len(tensor.size) - dims + 1, 1)  # they become one
+            size = (prod(tensor.size[:merged_dims]), *tensor.size[merged_dims:])
+            is_possible = merged_dims <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
             value = PassedValue(evolve(tensor, size=size, stride=contiguous(size)) if is_possible else None)
         return evolve(apply(value), is_computed=True)
 
@@ -853,17 +857,25 @@ class RecordedValues(Domain[PassedValue]):
         return self._in_steps(lambda number: apply())
 
     def _in_steps(self, apply: Callable[[int], PassedValue]) -> PassedValue:
-        """Call a function with the number of each step, from 0; the result, which the container makes, is not known."""
+        """Call a function with the number of each step, from 0; meanwhile `call` notes in its runs which step it is.
+
+        Returns:
+            The sequence that the container makes of what the steps return, which is not recorded.
+        """
         outputs = _sequence(self._run.recorded_output())
         for number in range(len(outputs)):
             self._step_and_count = (number, len(outputs))
             self._previous_output = outputs[number - 1] if number else None
             apply(number)
         self._step_and_count = None
+        self._previous_output = None
         return PassedValue(is_computed=True)
 
     def call(self, spec: ModuleSpec, child: str, value: PassedValue, node: int | None = None) -> PassedValue:
         """Add the run of a module inside, and return its recorded output.
+
+        Of a module that ran all steps of a sequence in evaluation, only the run of the last step is added: its fields
+        are of that.
 
         Args:
             spec: the container.
@@ -875,7 +887,7 @@ class RecordedValues(Domain[PassedValue]):
         assert inside.obj is not None
         is_in_evaluation = self._run.model_pass.is_in_evaluation(inside.obj)
         if is_in_evaluation and self._is_before_last_step():
-            return PassedValue()  # one module runs all steps then, and its fields are of the last
+            return PassedValue()
         value, gradient = self._recorded_around(child, value, is_node=node is not None)
         run = self._run.add_run_inside(inside.path, inside.obj, value.value)
         run.grad_output = gradient
@@ -927,12 +939,12 @@ class RecordedValues(Domain[PassedValue]):
         Args:
             result: the output of the container.
         """
+        # Values that were used, and the gradient with respect to each use.
         uses = [(result, self._run.grad_output)]
-        """Values that were used, and the gradient with respect to each use."""
         for (value, _), run in zip(self._calls, self._run.inside):
             uses.append((value, run.recorded_grad_input()))
+        # The gradients with respect to all uses of a value, by its id.
         gradients: dict[int, list[Recorded]] = {}
-        """The gradients with respect to all uses of a value, by its id."""
         while uses:
             value, gradient = uses.pop()
             gradients.setdefault(id(value), []).append(gradient)
@@ -962,7 +974,7 @@ def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
 def _sequence(value: Recorded) -> list[Recorded]:
     """Return the steps of a sequence: the elements of a list, or the slices of a tensor along its first dimension.
 
-    It is empty for a value that is neither, or is longer than `_LONGEST`.
+    It is empty for a value that is neither, and for a tensor of more than `_LONGEST` slices; lists are never longer.
     """
     if isinstance(value, Tensor) and value.size and value.size[0] <= _LONGEST:
         return [_slice_along(value, 0, index) for index in range(value.size[0])]
@@ -983,7 +995,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     if recording.first_step and run.is_unknown_step:
         return  # it is not known which module ran: that of the first step, or of the others
     if recording.first_step and run.step == 1:
-        # A module of its own runs the first step, on the input alone.
+        # A module of its own runs the first step, on the input alone. It is shown where that of the other steps is.
         step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
     else:
@@ -996,7 +1008,7 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     inside = run.add_run_inside(step_in_path, module, inputs)
     inside.previous_output = run.previous_output
     if recording.places:
-        # The copy has modules inside of its own; their weights are those of others, whose places are shown.
+        # The copy has modules of its own inside, which share the weights of the cell's: the places of these are shown.
         inside.places_in_copy = _places_in_copy(run, module, recording)
 
 

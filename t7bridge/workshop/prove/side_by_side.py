@@ -39,10 +39,11 @@ _SHAPE_OPERATIONS = (
     *("accumulate_grad", "alias", "clone", "expand", "permute", "reshape_alias", "select", "slice", "split", "squeeze"),
     *("t", "to_copy", "transpose", "unbind", "unsafe_view", "unsqueeze", "view"),
 )
-"""Operations that pass numbers on, in another shape."""
+"""Operations that pass numbers on, in another shape; `accumulate_grad` is that of a parameter as it is."""
 INPUT = -1
 """The source of what comes from the input of the model, and from no layer with weights."""
-ENDS = "at the end"
+_AT_THE_END = "at the end"
+"""The place between the last layers with weights and the output of the model."""
 
 
 # Values
@@ -121,7 +122,7 @@ def _own_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
 def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
     """Return what tells weights apart, in whatever layout: their number, and the sum of their bits.
 
-    Layers have the same weights in every run, so that these are summed once.
+    The sum of a tensor is kept for the next run of its layer.
     """
     no_version = -1
     version, bits = _sums_of_bits.get(tensor, (no_version, 0))
@@ -198,11 +199,12 @@ class Call:
         inputs: the values of a floating-point type that it got.
         has_whole_numbers: whether it got whole numbers alone, as tokens are, of whatever type.
         origin: of its inputs.
-        stored: a copy of the input, if it is one tensor, for the same layer of the other model; `None` in the second
-            model, for other inputs, and beyond `_MOST_STORED`.
+        stored_input: in the first model a copy of the input, if it is one tensor, for the same layer of the second;
+            `None` in the second model, for other inputs, and beyond `_MOST_STORED`.
         outputs: the values that it returned, and the statistics that it updated; empty until it returns.
         partner: the run of the first model with the same weights; `None` without one.
-        has_same_input: whether it ran on the input of that, if only because it was given to it.
+        ran_on_same_input: whether it ran on the input of its partner: its own model gave it the same, or it was given
+            the partner's instead.
     """
 
     place: str
@@ -212,18 +214,19 @@ class Call:
     inputs: list[Digest]
     has_whole_numbers: bool
     origin: Origin
-    stored: torch.Tensor | None = field(default=None, repr=False)
+    stored_input: torch.Tensor | None = field(default=None, repr=False)
     outputs: list[Digest] = field(factory=list)
     partner: Call | None = field(default=None, repr=False)
-    has_same_input: bool = False
+    ran_on_same_input: bool = False
 
 
 def _same_inputs(call: Call, other: Call) -> bool:
-    """Return whether two layers got the same, or both tokens, of which only the outputs tell whether they are the same.
+    """Return whether two layers got the same input. Any tokens count as the same.
 
-    Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors.
+    Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors. Whether
+    they mean the same, the outputs of the layers tell.
     """
-    # `inputs` are floats: a layer without got its tokens as integers.
+    # `inputs` has floats alone: it is empty for a layer that got its tokens as integers.
     has_integers = not call.inputs or not other.inputs
     if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
@@ -326,18 +329,21 @@ class RecordedPass:
         return tree_map_only(torch.Tensor, leaf, value)
 
     def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
-        """Return where tensors come from: back to the results of other layers with weights, and to the input."""
-        nodes: dict[Any, None] = {}
+        """Return where tensors come from: back to the results of other layers with weights, and to the input.
+
+        Autograd's graph goes no further back, as these are its leaves; see `_leaf`.
+        """
+        nodes: set[Any] = set()
         stack = [item.grad_fn for item in tensors]
         while stack:
             node = stack.pop()
             if node is not None and node not in nodes:
-                nodes[node] = None
-                stack += [following for following, _ in node.next_functions]
+                nodes.add(node)
+                stack += [before for before, _ in node.next_functions]
         origin = Origin()
         # In the order in which they ran.
         for node in sorted(nodes, key=lambda node: node._sequence_nr()):
-            leaf = getattr(node, "variable", None)  # of the nodes with which the graph begins
+            leaf = getattr(node, "variable", None)  # only the node of a leaf has it
             operation = Operation.of(node)
             if id(leaf) in self._sources:
                 origin.sources.add(self._sources[id(leaf)])
@@ -362,7 +368,7 @@ class RecordedPass:
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         if len(tensors) != 1:
             # Which of several inputs is wrong is not known: none is corrected.
-            call.has_same_input = call.partner is not None and _same_inputs(call, call.partner)
+            call.ran_on_same_input = call.partner is not None and _same_inputs(call, call.partner)
             return args, kwargs
         (tensor,) = tensors
         right_input = self._right_input(call, tensor)
@@ -393,26 +399,26 @@ class RecordedPass:
         """Return the input that a layer with one is to get: in the second model that of the first.
 
         Args:
-            call: its run, whose `stored` and `has_same_input` are set.
+            call: its run, whose `stored_input` and `ran_on_same_input` are set.
             tensor: what the model gave it.
         """
         tensor = tensor.detach()
         is_first_model = self._first is None
         if is_first_model and self._elements_left_to_store >= tensor.numel():
             # Smaller inputs may fit after a larger one did not.
-            call.stored = tensor.clone()
+            call.stored_input = tensor.clone()
             self._elements_left_to_store -= tensor.numel()
         if call.partner is None:
             return tensor
-        call.has_same_input = _same_inputs(call, call.partner)
-        if call.has_same_input or call.partner.stored is None:
+        call.ran_on_same_input = _same_inputs(call, call.partner)
+        if call.ran_on_same_input or call.partner.stored_input is None:
             return tensor
-        wanted = call.partner.stored.clone()
+        wanted = call.partner.stored_input.clone()
         if wanted.numel() == tensor.numel():
             wanted = wanted.reshape(tensor.shape)
         # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
-        call.has_same_input = wanted.dim() == tensor.dim()
-        return wanted if call.has_same_input else tensor
+        call.ran_on_same_input = wanted.dim() == tensor.dim()
+        return wanted if call.ran_on_same_input else tensor
 
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
         """Record what a layer returned; a hook.
@@ -435,9 +441,10 @@ class RecordedPass:
         return self._leaf(output, source=len(self.calls) - 1)
 
     def _partner(self, call: Call) -> Call | None:
-        """Return the run of the first model with the same weights; `None` if it has none, or is the first itself.
+        """Return the run of the first model with the same weights; `None` without one, and in the first model itself.
 
-        Of several that with the same bias, and of these that with the same input. Each is the partner of one run.
+        Of several such runs one with the same bias comes first, and of these one with the same input. A run of the
+        first model is the partner of one run only.
         """
         if self._first is None:
             return None
@@ -481,38 +488,50 @@ class Comparison:
 
     @property
     def differences(self) -> list[str]:
-        """What differs, in words."""
+        """What differs, in words, with the places where it does."""
         texts = []
         for text, places in self.texts.items():
-            if places == [ENDS]:
-                texts.append(f"{ENDS}, {text}")
+            if not places:
+                texts.append(text)
+            elif places == [_AT_THE_END]:
+                texts.append(f"{_AT_THE_END}, {text}")
             else:
-                texts.append(f"{text}: {listed(places)}" if places else text)
+                texts.append(f"{text}: {listed(places)}")
         return texts
 
     def run(self) -> None:
         """Compare what the layers and the models took and returned, and set `texts`, `misplaced` and `differing`."""
+        # The calls of the second model that returned other values: these explain what differs behind them.
         wrong: set[int] = set()
-        """The calls of the second model that returned other values: differences in what is made of these are theirs."""
         for number, call in enumerate(self.theirs.calls):
-            partner = call.partner
-            if partner is None:  # nothing to compare with; if it matters, what is made of its result differs
+            if call.partner is None:  # nothing to compare with; if it matters, what is made of its result differs
                 continue
-            place = f"{call.place or 'the model'} ({partner.place or 'root'})"
-            if not _same_inputs(partner, call) and not call.origin.sources & wrong:
-                self.differing.add(id(partner))
-                self.misplaced |= self._gets_input_of_another(call, partner)
-                self._compare_origins(partner.origin, call.origin, f"before {place}")
-            if not _match(partner.outputs, call.outputs):
+            if not call.origin.sources & wrong:
+                self._compare_inputs(call, call.partner)
+            if not _match(call.outputs, call.partner.outputs):
                 wrong.add(number)
-                # Of another input, other outputs say nothing of the layer.
-                if call.has_same_input:
-                    self.differing.add(id(partner))
-                    self._compare_layers(partner, call, place)
+                # Outputs for another input say nothing of the layer.
+                if call.ran_on_same_input:
+                    self.differing.add(id(call.partner))
+                    self._compare_layers(call.partner, call, _place_of(call, call.partner))
         if self.theirs.error:
             self._note(f"then {self.label} stops: {self.theirs.error}")
         elif not _match(self.mine.outputs, self.theirs.outputs) and not self.theirs.origin.sources & wrong:
-            self._compare_origins(self.mine.origin, self.theirs.origin, ENDS)
+            self._compare_origins(self.mine.origin, self.theirs.origin, _AT_THE_END)
+
+    def _compare_inputs(self, call: Call, partner: Call) -> None:
+        """Compare what both models give to a layer; what it ran on may have been corrected since.
+
+        Args:
+            call: the run of the layer in the second model.
+            partner: that in the first.
+        """
+        if _same_inputs(partner, call):
+            return
+        self.differing.add(id(partner))
+        if self._gets_input_of_another(call, partner):
+            self.misplaced = True
+        self._compare_origins(partner.origin, call.origin, f"before {_place_of(call, partner)}")
 
     def _gets_input_of_another(self, call: Call, partner: Call) -> bool:
         """Return whether a layer gets what another one of its size gets in the first model."""
@@ -637,17 +656,25 @@ class Comparison:
                 differ |= self._note_options(name, my_options, their_options, where)
         return differ
 
-    def _places(self, model: RecordedPass, origin: Origin) -> str:
-        """Name the layers that a value comes from; those of the second model with their places in the first."""
+    def _places(self, recorded_pass: RecordedPass, origin: Origin) -> str:
+        """Name the layers that a value of a pass comes from; those of the second model with their places in the first.
+
+        It is "nothing" for a value that depends on no layer with weights and not on the input.
+        """
         names = []
         for source in sorted(origin.sources):
             if source == INPUT:
                 names.append("the input")
                 continue
-            call = model.calls[source]
+            call = recorded_pass.calls[source]
             name = call.place or "the model"
             names.append(f"{name} ({call.partner.place})" if call.partner is not None else name)
         return listed(names) if names else "nothing"
+
+
+def _place_of(call: Call, partner: Call) -> str:
+    """Name a layer by its place in the second model, and in the first."""
+    return f"{call.place or 'the model'} ({partner.place or 'root'})"
 
 
 def _options_of(layer: nn.Module) -> dict[str, Any]:
@@ -661,7 +688,7 @@ def _options_of(layer: nn.Module) -> dict[str, Any]:
 
 
 def _without_common(mine: list[Operation], theirs: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """Return two chains of operations without those with which both begin, and those with which both end."""
+    """Return two chains of operations without what both begin with, and without what both end with."""
     while mine and theirs and mine[0] == theirs[0]:
         mine = mine[1:]
         theirs = theirs[1:]

@@ -36,7 +36,7 @@ _SIDES = (224, 299)
 _RELATIVE_LIMIT = 1e-10
 """Expected error of a value, relative to the largest: both models compute in double precision."""
 _OTHER_SIZES = ((-13, -22), (13, 10))
-"""What is added to height and width for a second input: one somewhat smaller, and one larger, that are no squares."""
+"""What is added to height and width for a second input: first for smaller images, then for larger ones, no squares."""
 
 _lock = threading.Lock()
 _thread_counts: list[int] = []
@@ -47,8 +47,8 @@ _thread_counts: list[int] = []
 def _in_one_thread() -> Iterator[None]:
     """Let PyTorch compute in one thread: the tensors of single layers are so small that several mostly wait.
 
-    Comparisons may run in several threads of Python. PyTorch has a number for each, which begins with the one that was
-    set last in any.
+    Comparisons may run in several threads of Python at once. PyTorch has a number for each of these, and a new one
+    begins with the number that any of them has set last: all comparisons restore that from before the first of them.
     """
     with _lock:
         # Asked in any case: it initializes a new thread, which would later replace the number that is set here.
@@ -145,9 +145,9 @@ class TwoModels:
         """Return what the model is, if it is recurrent, and can be run over sequences from here."""
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
         plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
-        what = recurrence(recognized(plan, state).plan.root)
+        recurrent = recurrence(recognized(plan, state).plan.root)
         # A model of one step keeps the state inside if it has none among its inputs.
-        return None if what is None or what.states == () else what
+        return None if recurrent is None or recurrent.states == () else recurrent
 
     def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
         """Compare both on the first input that the second model accepts, or on the last one tried.
@@ -162,7 +162,7 @@ class TwoModels:
         return comparison, spec
 
     def _on_another_size(self, mine: nn.Module, spec: Any, first: Comparison) -> tuple[Comparison, Any] | None:
-        """Compare both on images of another size that both accept; `None` if there is none.
+        """Compare both models on images of another size; `None` if they accept no such images.
 
         In one size, ceil mode, padding and adaptive pooling may make no difference.
 
@@ -180,7 +180,7 @@ class TwoModels:
             except ModelError:
                 continue
             # With an nn.View after a pooling of fixed size, a larger image is several.
-            if not comparison.theirs.error and _batches(comparison) == _batches(first):
+            if not comparison.theirs.error and _batch_sizes(comparison) == _batch_sizes(first):
                 return comparison, resized
         return None
 
@@ -195,11 +195,11 @@ class TwoModels:
                 specs.append(guess)
         return specs
 
-    def _proof_over_steps(self, what: Recurrence) -> Proof:
+    def _proof_over_steps(self, recurrent: Recurrence) -> Proof:
         """Run two recurrent models on the same sequences, and return the verdict on what they return for each step.
 
         Args:
-            what: what the Lua model is, which is written over sequences for this.
+            recurrent: what the Lua model is, which is written over sequences for this.
 
         Raises:
             ModelError: the second model does not accept sequences, or returns something else.
@@ -208,28 +208,28 @@ class TwoModels:
         mine = in_double(
             live_module(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, lift=True)
         )
-        inputs, forms = self._sequences(mine, what)
-        wanted = _outputs(mine, inputs, _has_batch_first(mine), what.states)
+        inputs, forms = self._sequences(mine, recurrent)
+        wanted = _outputs(mine, inputs, _has_batch_first(mine), recurrent.states)
         answer = self._best_answer(forms, wanted)
         differences = []
         if answer.difference is not None:
             differences.append(answer.difference)
-        elif not what.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
+        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
         return self._verdict_over_steps(mine, wanted, answer, differences)
 
-    def _sequences(self, mine: nn.Module, what: Recurrence) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _sequences(self, mine: nn.Module, recurrent: Recurrence) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return sequences for the first model, and the forms in which the second may take them, by words for these.
 
         Args:
             mine: the first model, live.
-            what: what it is.
+            recurrent: what it takes and returns in a step.
         """
-        if what.takes_tokens:
-            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, what.inputs - 1))
+        if recurrent.takes_tokens:
+            spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, recurrent.inputs - 1))
             tokens = drawn(mine, spec).long()
-            return tokens, _forms_of_tokens(tokens, what.inputs, self.other, inputs_text(spec))
-        spec = Example(name="", shape=(_STEPS, _BATCH, what.inputs))
+            return tokens, _forms_of_tokens(tokens, recurrent.inputs, self.other, inputs_text(spec))
+        spec = Example(name="", shape=(_STEPS, _BATCH, recurrent.inputs))
         inputs = drawn(mine, spec)
         return inputs, {inputs_text(spec): inputs}
 
@@ -295,7 +295,7 @@ class TwoModels:
         # In both directions: the limit depends on the largest value of the first argument.
         if _are_same(wanted, outputs) or _are_same(outputs, wanted):
             return _Answer(form, outputs)
-        # One of the two may lack the function that losses of the other kind compute themselves.
+        # One of the two may leave its last function to the loss: cross entropy computes a log_softmax itself.
         for name in ("log_softmax", "softmax"):
             if _are_same(wanted, getattr(outputs, name)(-1)):
                 return _Answer(form, outputs, f"at the end, the .t7 computes {name}, and {self.name} does not")
@@ -310,7 +310,7 @@ class TwoModels:
             return False
         with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
         wanted = _outputs(mine, with_zeros, _has_batch_first(mine))
-        return self._best_answer({"": with_zeros}, wanted).difference is not None
+        return self._best_answer({"a step of zeros": with_zeros}, wanted).difference is not None
 
 
 @define(frozen=True)
@@ -330,7 +330,7 @@ class _Answer:
     is_unexplained: bool = False
 
 
-def _batches(comparison: Comparison) -> list[Any]:
+def _batch_sizes(comparison: Comparison) -> list[Any]:
     """Return the numbers of examples of the outputs."""
     return [item.shape[:1] for item in comparison.mine.result]
 
@@ -416,7 +416,9 @@ def _are_same(wanted: torch.Tensor, computed: torch.Tensor) -> bool:
 
 
 def deviation_of(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
-    """Compare values of two models that compute in double precision."""
+    """Compare values of two models that compute in double precision; they may return whole numbers, such as classes."""
+    wanted = doubles(wanted)
+    computed = doubles(computed)
     largest = max((float(item.abs().max()) for item in wanted if item.numel()), default=0.0)
     expected = [torch.full_like(item, _RELATIVE_LIMIT * largest + TINY) for item in computed]
     return measure(wanted, computed, expected)
@@ -481,8 +483,10 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
         comparison: of both, whose outputs are measured.
         differs: whether anything differs, in this comparison or another.
     """
-    whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=0, reason="the whole")
-    deviation = deviation_of(doubles(comparison.theirs.result), comparison.mine.result)
+    verdict = DIFFERS if differs else AGREES
+    # Only the runs of layers are counted.
+    whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
+    deviation = deviation_of(comparison.theirs.result, comparison.mine.result)
     whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"

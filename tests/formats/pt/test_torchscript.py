@@ -206,6 +206,24 @@ def test_constants():
     assert [constant.numpy().tolist() for constant in reader.constants] == [[0, 1, 2]]
 
 
+def test_conjugated_views_are_other_tensors():
+    """A conjugated view of a parameter, or of another attribute, has elements of its own and is carried, too."""
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.tensor([1 + 2j, 3j]))
+    module.plain = torch.tensor([5 + 1j])
+    module.of_plain = module.plain.conj()
+    module.of_weight = module.weight.detach().conj()
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), file)
+    value = PtReader(file.getvalue()).read()
+    assert {name: tensor.numpy().tolist() for name, tensor in value.items()} == {
+        "weight": [1 + 2j, 3j],
+        "attributes.plain": [5 + 1j],
+        "attributes.of_plain": [5 - 1j],
+        "attributes.of_weight": [1 - 2j, -3j],
+    }
+
+
 def test_archives_without_source():
     """If the source is missing, every tensor of a module counts as state."""
     members = members_of((PT / "torchscript_script.pt").read_bytes())

@@ -258,6 +258,15 @@ def test_huge_integers(code):
         unpickled(code)
 
 
+def test_sets_are_charged_to_all_bytes_of_the_pickle():
+    """As many as their bytes explain are read, also near the end; empty ones of one byte each are refused."""
+    sets = [{number} for number in range(50_000)]
+    value, _ = unpickled(pickle.dumps(sets, protocol=4))
+    assert value == sets
+    with pytest.raises(LimitError, match="too many operations"):
+        unpickled(b"(" + b"\x8f" * 100_000 + b"l.")
+
+
 def test_operations_are_limited():
     """A pickle with more operations than allowed stops."""
     with pytest.raises(LimitError, match=r"at most 1 000 \(the limit pickle_operations\)"):

@@ -368,3 +368,15 @@ def test_a_field_of_the_wrong_type(value):
     root = TorchObject("nn.Sum", fields=Table.of({"dimension": value}))
     with pytest.raises(WriteError, match="dimension"):
         written(root, T7Layout(encoding="ascii", vintage=FIELDS))
+
+
+@pytest.mark.parametrize("value", [b"3", -1.0, 2.5])
+def test_a_class_that_is_not_ignored(value):
+    """-1 stands for no field: so that itself is refused, as any value of another type, where no table has it."""
+    root = filled(FIELDS, "nn.SpatialMSECriterion")
+    root["ignoreClass"] = None
+    layout = T7Layout(encoding="ascii", vintage=FIELDS)
+    assert b"-1" in written(root, layout)
+    root["ignoreClass"] = value
+    with pytest.raises(WriteError, match="ignoreClass"):
+        written(root, layout)

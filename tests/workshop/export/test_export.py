@@ -62,8 +62,9 @@ def test_pt2_computes_what_lua_computed(tmp_path):
 @pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     """The verb prints the names and the difference; an existing file needs --force."""
-    shape = "x".join(map(str, lua(MODEL)[0].shape))
-    command = ["export", str(MODEL), str(tmp_path / "x.onnx"), "--input", shape]
+    layer = TESTFILES / "nn" / "SpatialConvolution.t7"
+    shape = "x".join(map(str, lua(layer)[0].shape))
+    command = ["export", str(layer), str(tmp_path / "x.onnx"), "--input", shape]
     assert main(command) == 0
     assert "largest difference" in capsys.readouterr().out
     before = (tmp_path / "x.onnx").read_bytes()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
-import sys
 
 import pytest
 import torch
+from forked import run_python
 from helpers import ROOT
-from lua_nets import NETS, module_of
 
 import t7bridge
 from t7bridge.cli import main
@@ -36,7 +34,7 @@ def test_verb(tmp_path, capsys):
     (tmp_path / "net.py").write_text(NET)
     code = f"import sys, torch; sys.path.insert(0, {str(tmp_path)!r}); import net; torch.manual_seed(1); "
     code += f"torch.save(net.Net(5).state_dict(), {str(tmp_path / 'w.pt')!r})"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_python("-c", code).returncode == 0
     args = ["lua", f"{tmp_path}/net.py:Net(5)", f"{tmp_path}/w.pt", "--input", "2x3", "-o", str(tmp_path / "out")]
     assert main(args) == 0
     assert "4 tensors" in capsys.readouterr().out
@@ -67,22 +65,6 @@ def test_wrong_arguments_are_messages(factory, sizes, tmp_path, capsys):
     """A missing or invalid factory, and invalid sizes, are errors with a message."""
     assert main(["lua", factory, "--input", sizes, "-o", str(tmp_path / "out")]) != 0
     assert "t7bridge: error:" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
-def test_source_is_readable(name, tmp_path):
-    """The source builds each model by constructors, repeats no block, and writes each line short."""
-    module, inputs = module_of(name)
-    t7bridge.write_lua(module, tmp_path, inputs)
-    text = (tmp_path / "model.lua").read_text()
-    assert "function M.build()" in text
-    assert "function M.load(weights)" in text
-    bodies = [part.partition("\n")[2] for part in text.split("\nlocal function ")[2:]]
-    assert len(bodies) == len(set(bodies))
-    assert max(map(len, text.splitlines())) <= 100
-    assert "@" not in text
-    assert "\1" not in text
 
 
 class Block(torch.nn.Module):

@@ -7,10 +7,12 @@ from functools import cache
 import pytest
 import torch
 from helpers import TESTFILES, read
-from lua_nets import NETS, flat, module_of, same_outputs
+from lua_nets import NETS, flat, loaded_with_same_outputs, module_of
 from lua_operations import CASES, case_of
 from lua_styles import STYLES, style_of
 from runtime_helpers import as_torch
+
+import t7bridge
 
 
 @cache
@@ -71,9 +73,22 @@ def test_lua_computed_what_pytorch_does(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*NETS, *STYLES])
 def test_loaded_models_compute_what_lua_did(name, tmp_path):
-    """A module loaded from a saved network computes the same, has its state dict, loads another, and is Lua's."""
+    """A module loaded from a saved network computes the same, has its state dict, loads another, and is Lua's.
+
+    Some networks are written with their source, which is readable.
+    """
     module, inputs = made(name)
-    again = same_outputs(module, tmp_path / "m.t7", inputs)
+    path = tmp_path / "model.t7"
+    if name in NETS:
+        t7bridge.write_lua(module, tmp_path, inputs)
+        assert_readable((tmp_path / "model.lua").read_text())
+    else:
+        t7bridge.save_module(module, path, example_inputs=inputs)
+    again = loaded_with_same_outputs(module, path, inputs)
+    for count in (1, 5) if name in ANY_BATCH else ():
+        more = torch.randn(count, *inputs[0].shape[1:])
+        with torch.no_grad():
+            torch.testing.assert_close(again(more), module(more), rtol=1e-4, atol=1e-5)
     want, got = module.state_dict(), again.state_dict()
     assert list(got) == list(want)
     assert all(torch.equal(got[key], value) for key, value in want.items())
@@ -87,3 +102,43 @@ def test_loaded_models_compute_what_lua_did(name, tmp_path):
         outputs = flat(again(inputs[0] if len(inputs) == 1 else inputs))
     for mine, lua in zip(outputs, flat(as_torch(case["output"])), strict=True):
         torch.testing.assert_close(mine, lua.view(mine.shape), rtol=1e-4, atol=1e-5)
+    if name in BOTH_WAYS:
+        assert_weights_go_both_ways(*made(name), path)
+
+
+ANY_BATCH = {"mlp", "resnet", "squeeze"}
+"""Networks that are run with batches of other sizes than the example, also of one, too."""
+BOTH_WAYS = {"resnet", "gru", "transformer", "squeeze", "free"}
+"""Networks whose state dict `convert` carries there and back, too."""
+
+
+def assert_readable(text):
+    """Assert that the source of a model builds it by constructors, repeats no block, and writes each line short."""
+    assert "function M.build()" in text
+    assert "function M.load(weights)" in text
+    bodies = [part.partition("\n")[2] for part in text.split("\nlocal function ")[2:]]
+    assert len(bodies) == len(set(bodies))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "@" not in text
+    assert "\1" not in text
+
+
+def assert_weights_go_both_ways(module, inputs, path):
+    """Assert that `convert` returns the state dict of a saved network, and puts a tuned one into it."""
+    folder = path.parent
+    report = t7bridge.convert(path, folder / "m.pt")
+    assert [note for note in report.notes if note.level == "warning"] == []
+    got = torch.load(folder / "m.pt", weights_only=True)
+    want = module.state_dict()
+    assert list(got) == list(want)
+    assert all(torch.equal(got[key], value) for key, value in want.items())
+    for parameter in module.parameters():
+        parameter.data.mul_(0.9)
+    torch.save(module.state_dict(), folder / "tuned.pt")
+    t7bridge.convert(folder / "tuned.pt", folder / "tuned.t7", template=path)
+    again = t7bridge.load_module(folder / "tuned.t7")
+    with torch.no_grad():
+        wanted = flat(module(*inputs))
+        got_outputs = flat(again(inputs[0] if len(inputs) == 1 else list(inputs)))
+    for mine, theirs in zip(got_outputs, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)

@@ -123,6 +123,33 @@ def test_a_layer_differs_if_it_differs_in_a_later_run():
     assert verdicts == [("0", "differs"), ("2", "agrees"), ("root", "differs")]
 
 
+class Classifier(torch.nn.Module):
+    """A linear layer, and the number of the largest of its outputs, from 1 as in Lua or from another number."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.first = first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a class for each example."""
+        return self.layer(x).argmax(-1) + self.first
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(1, "agrees"), (2, "differs")])
+def test_whole_numbers_are_compared_as_other_outputs_are(first: int, verdict: str):
+    """A model that returns classes has a difference in units of the limit, too: none, or one far beyond."""
+    other = Classifier(first)
+    fields = {"weight": other.layer.weight.detach().numpy(), "bias": other.layer.bias.detach().numpy()}
+    linear = TorchObject("nn.Linear", 1, Table.of({name: Tensor.from_numpy(value) for name, value in fields.items()}))
+    arg_max = TorchObject("nn.ArgMax", 1, Table.of({"dim": 1.0, "nInputDim": 1.0, "asLong": True}))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([linear, arg_max])}))
+
+    whole = t7bridge.prove(model, against=other).as_dict()["layers"][-1]
+    assert whole["verdict"] == verdict
+    assert whole["excess"] == 0 if verdict == "agrees" else whole["excess"] > 1
+
+
 def test_parameters_of_a_pair_are_those_of_the_layers():
     """The weights count, and not the statistics of normalizations: as many as the layers have one by one."""
     inputs = torch.zeros(1, 3, 16, 16)

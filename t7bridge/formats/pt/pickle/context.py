@@ -36,6 +36,7 @@ _RENAMED_MODULES = {
     "numpy._core.multiarray": "numpy.core.multiarray",
     "numpy._core.numeric": "numpy.core.numeric",
 }
+"""Modules that have two names, of older and newer releases: the other one → the one by which `GLOBALS` has them."""
 _FILLED_LATER = frozenset(
     {
         "collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.list", "builtins.set",
@@ -75,6 +76,7 @@ _MAX_KEY_DEPTH = 100
 _WORK_PER_BYTE = 16
 """Steps of work that each byte of the file allows before `Limits.work` is charged."""
 _WASTE = "a pickle that copies the same values over and over, or of which keys have the same hash,"
+"""What takes too long, for an error."""
 _WORK_PER_COLLISION = 8
 """Steps for the comparison of a key with one other of the same hash."""
 _MODULUS = (1 << 61) - 1
@@ -94,7 +96,7 @@ def _key_parts(key: Any) -> int:
 
     Raises:
         CorruptError: Python could not hash it.
-        LimitError: it is a tuple of tuples of tuples.
+        LimitError: it is a tuple that is nested too deep, or has too many parts.
     """
     parts = [(key, 0)]
     count = 0
@@ -148,8 +150,8 @@ class Work(Budget):
 
         Raises:
             CorruptError: Python could not hash it.
-            LimitError: it is a tuple of tuples of tuples, or one container has so many keys of one hash as only a file
-                made to waste time has.
+            LimitError: it is a tuple that is nested too deep or has too many parts, or one container has so many keys
+                of one hash as only a file made to waste time has.
         """
         kind = type(key)
         is_small_integer = kind is int and -_SMALLEST_MODULUS < key < _SMALLEST_MODULUS
@@ -386,5 +388,5 @@ class PickleContext:
 
 
 def canonical(value: PythonGlobal) -> str:
-    """Return the path of a global, with today's name of its module."""
+    """Return the path of a global, with the one name by which its module is known here: see `_RENAMED_MODULES`."""
     return f"{_RENAMED_MODULES.get(value.module, value.module)}.{value.name}"

@@ -76,8 +76,8 @@ class PickleWriter:
         self._out = bytearray()
         """The pickle so far."""
         self._added_parts: tuple[Any, ...] = ()
-        """The objects that the last call written has besides values of the file: its function, and arguments that its
-        form created. They are written next, and names in them are noted for the value that the call builds."""
+        """The objects that the last call written has besides values of the file: its function, and arguments that
+        `form_of` created. They are written next, and names in them are noted for the value that the call builds."""
         self._memo: dict[Any, int] = {}
         """The number of each value in the reader's memo: by ("str", text) or ("global", path) where equal ones are one
         object, by the bytes themselves, or by identity (an integer) for all others."""

@@ -231,7 +231,10 @@ class Naming:
         return text
 
     def _first_foreign_part(self, key: Any) -> Any:
-        """Return the first part of a key, or the key, that cannot stay in a key; `None` if all can."""
+        """Return the first part of a key, or the key, that cannot stay in a key; `None` if all can.
+
+        Each part that is met is judged once: see `_foreign_parts`.
+        """
         foreign_parts = self._foreign_parts
         # Depth first, with an explicit stack: keys may be nested deeper than Python recurses.
         stack = [key]

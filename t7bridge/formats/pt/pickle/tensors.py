@@ -32,6 +32,7 @@ from .names import SAFE, WEIGHTS_ONLY, words
 from .reductions import FORMS, NamedStorage, Naming, Reduction, call_of, global_named
 
 _PLAIN_CLASSES = frozenset({"torch.Tensor", "torch._tensor.Tensor", "torch.autograd.variable.Variable"})
+"""Names of the class of plain tensors, which is no subclass."""
 _PARAMETER = "torch.nn.parameter.Parameter"
 _INT64 = ELEMENT_TYPES["int64"]
 _TYPES_OF_SPARSE = ("float", "bfloat", "complex", "int8", "int16", "int32", "int64", "uint8", "bool")
@@ -180,7 +181,8 @@ def _parameter(context: PickleContext, data: Any, requires_grad: Any, hooks: Any
         return evolve(data, is_parameter=True, requires_grad=needs_gradient)
     parameter = _set_marks(context, evolve(data, is_parameter=True), requires_grad, hooks)
     if data.extras:
-        # The parameter has extras of its own: the bits of the tensor, and the parameter's hooks.
+        # `_set_marks` left the tensor's extras, or only hooks. The parameter has extras of its own: the tensor's, such
+        # as whether it is conjugated, with the parameter's hooks.
         parameter.extras = evolve(data.extras, hooks=hooks or None)
     return _set_python_state(parameter, state)
 

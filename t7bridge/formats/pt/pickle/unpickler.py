@@ -80,6 +80,8 @@ class Unpickler:
         self._limits = limits
         self._work = context.work
         self._max_string_bytes = limits.string_bytes
+        self._start = position
+        """Offset of the first pickle in the source."""
         self._base = position
         """Offset of the buffer in the source."""
         self._buffer = b""
@@ -145,14 +147,15 @@ class Unpickler:
             UnsupportedError: it refers to data outside the file.
         """
         context = self._context
+        # The safe loader does not read the pickles of TorchScript, which C++ reads.
         if not context.origin.is_judged or context.is_script:
             return self._load()
         start = self.position
-        operations = self._budget
+        most_operations = self._budget  # the same for both; `_load` spends it
         try:
             return self._load()
         finally:  # also of a damaged pickle: PyTorch would have loaded what is in front of the damage
-            verdict = refused(self.source, start, self.end, context.id_parts, operations)
+            verdict = refused(self.source, start, self.end, context.id_parts, most_operations)
             for module, name in verdict.names:
                 context.origin.note_unsafe_name(module, name)
             if verdict.use:
@@ -361,7 +364,7 @@ class Unpickler:
                 raise self._crossed()
             if self._base + pos == self._frame_end:
                 self._frame_end = 0
-        self._set_safe()
+        self._set_safe()  # which the end of the frame may have limited
         return self._need(pos, 1) if pos >= self._safe else pos
 
     def _crossed(self) -> CorruptError:
@@ -489,10 +492,10 @@ class Unpickler:
         """Return a new set.
 
         Raises:
-            LimitError: the bytes of the pickle, or the operations that are allowed, do not account for so many.
+            LimitError: the bytes of the pickles, or the operations that are allowed, do not account for so many.
         """
         self._set_count += 1
-        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._base):
+        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._start):
             raise self._too_many()
         return set()
 
@@ -653,3 +656,4 @@ _WITH_ARGUMENT: dict[int, Callable[[Unpickler, int, int], int]] = {
     }.items()
     for code in _codes(names)
 }
+"""Opcode → the method for it, from opcode and position of the argument to the position of the next opcode."""
