@@ -456,17 +456,30 @@ class Writer:
 
     def _name_results_of_calls(self) -> None:
         """Give results of other classes that are states of cells names of their own, if no list of them is used."""
-        used_whole = {ref.step for _, ref in self._block.links() if not ref.path}
+        used_whole: set[int] = set()
+        """The steps whose results are used as a whole."""
+        used_elements: dict[int, set[int | str]] = {}
+        """The elements of the result of each step that are used."""
+        for _, ref in self._block.links():
+            if ref.path:
+                used_elements.setdefault(ref.step, set()).add(ref.path[0])
+            else:
+                used_whole.add(ref.step)
         for number, step in enumerate(self._block.steps):
             if step is None or step.suggested_name:
                 continue
             called_class = _class_called_by(step)
             if called_class is None or not any(called_class.result_names):
                 continue
+            count = len(called_class.result_names)
             is_used_whole = number in used_whole
-            # The only result is used as a whole; of several, which are assigned one by one, only elements may be.
-            has_one_result = len(called_class.result_names) == 1
-            if has_one_result == is_used_whole:
+            if count == 1:
+                can_have_names = is_used_whole
+            else:
+                # They are assigned one by one. A damaged file may use an element that is none of them.
+                elements = used_elements.get(number, set())
+                can_have_names = not is_used_whole and elements <= set(range(-count, count))
+            if can_have_names:
                 step.result_names = called_class.result_names
 
     def _result_state_names(self) -> tuple[str, ...]:

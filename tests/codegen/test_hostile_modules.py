@@ -140,6 +140,19 @@ def test_a_softmax_of_nothing():
     assert "return self.softmax([]) @ input" in generate(graph, "root").text
 
 
+def test_an_element_beyond_the_states_of_a_cell():
+    """Where one is used that the cell's class does not return, its results have no names: the page fails there."""
+    cell = read(TESTFILES / "cells.t7").as_list()[5][b"model"]
+    begin = Table.of({})
+    inputs = [Table.of({"selectindex": index, "mapindex": Table.from_list([begin])}) for index in (1.0, 2.0, 3.0)]
+    states = Table.of({"module": cell, "mapindex": Table.from_list(inputs)})
+    selected = [Table.of({"selectindex": index, "mapindex": Table.from_list([states])}) for index in (1.0, 3.0)]
+    end = Table.of({"mapindex": Table.from_list(selected)})
+    nodes = [obj("nngraph.Node", data=data) for data in (begin, *inputs, states, *selected, end)]
+    graph = container("nn.gModule", cell, innode=nodes[0], outnode=nodes[-1], forwardnodes=Table.from_list(nodes))
+    assert "return [x[0], x[2]]" in generate(graph, "root").text.partition("class Model")[2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("module_names_inputs.t7", (2, 1, 8, 8)), ("module_nan.t7", (2, 3))])
 def test_computes_what_the_live_module_does(name, shape, tmp_path):
