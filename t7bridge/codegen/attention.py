@@ -56,11 +56,12 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
 
     names: dict[int, str] = {}
     for number, layer in layers.items():
-        if layer.written != _SOFTMAX:
+        inputs = graph.nodes[number - 1].takes
+        if layer.written != _SOFTMAX or not inputs:  # a damaged file may have a node that takes nothing
             continue
         for user in users.get(end_of_chain(number), ()):
             if is_weighted_sum(user):
-                (scores, _), *_ = graph.nodes[number - 1].takes  # the node of the first input
+                (scores, _), *_ = inputs  # the node of the first input
                 names[scores] = "scores"
                 names[number] = "attention"
                 # Behind the sum, if the node has products only, and behind views.

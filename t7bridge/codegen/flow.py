@@ -174,7 +174,8 @@ class SourceBuilder:
     def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps.
 
-        Identities are left out, but one stands for a Sequential of nothing else.
+        Identities are left out, but one stands for a Sequential of nothing else. With `None`, what was noted for the
+        modules before that one stays: `prepared` removes from `blocks` and `copied_pieces` what nothing uses.
         """
         calls = []
         for child in spec.children.values():
@@ -219,7 +220,8 @@ class SourceBuilder:
             # `apply` would make a Sequential a module of the class that it becomes, which is this one.
             add_steps = body.sequence if spec.target == SEQUENTIAL else body.apply
             block.result = add_steps(spec, INPUT)
-            body.charge_list(block.result)  # written after `return`, as operands are in their steps
+            # A list after `return` is written out like one among the operands of a step, which `add` charges.
+            body.charge_list(block.result)
             # After the classes inside, which were added meanwhile.
             self.blocks.append(block)
             self._block_and_form[id(spec)] = (block, body.form(block.result))
@@ -683,8 +685,9 @@ class Trial(StepDomain):
         elements = output if isinstance(output, list) else []
         self._note_branches(elements)
         self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
-        # Where an output may be nothing, these two need their class. The input of the model itself is something, and so
-        # are results of steps; that of a class inside the model may be nothing.
+        # Lua leaves what is nothing out of a list of outputs, which needs the class (see `can_be_steps`). What a
+        # ParallelTable passes on may be nothing, and so may the input of a ConcatTable if it is that of a class inside
+        # the model. The input of the model itself is something, and so are results of steps.
         is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
         may_return_nothing = flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class)
         if may_return_nothing and not body.builder.can_be_steps(spec, body.kind(value)):
@@ -731,9 +734,11 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
-        """Apply one module, or copies of it, to all elements of a list."""
+        """Apply one module, or copies of it, to all elements of a list; arguments as for `walk.each`."""
         if not isinstance(value, list):
             raise ClassNeededError
+        # Never nested: `apply` calls modules of this container, and in a trial they run no flow of their own. After an
+        # error the trial is not used any more.
         self._is_for_each_element = True
         output = super().each(value, apply, different)
         self._is_for_each_element = False
@@ -864,7 +869,7 @@ class Steps(StepDomain):
             self._name_input_elements(last_index + 1)
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list.
+        """Return an element of a list; `dim` is `None`, as the trial refuses slices of tensors.
 
         Raises:
             ModelError: what a module inside returns has no such element.
@@ -872,7 +877,7 @@ class Steps(StepDomain):
         try:
             return super().item(value, index, dim)
         except ClassNeededError as error:
-            # The trial did not know what modules inside return. Now that steps are written, the class is no way out.
+            # The trial did not know what modules inside return. Now that steps are written, it is too late for a class.
             number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
             raise ModelError(
                 "takes an element of a list that has no such element",
@@ -936,10 +941,11 @@ class Steps(StepDomain):
         is_residual = self._next_module is not None and traits(self._next_module).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        # Of two branches that are added up, the one of more modules is the body, of two equal ones the first; the other
-        # is the shortcut, mostly an identity or one convolution.
-        first, second = (_size_of(self._spec.children[child]) for child in self._trial.called_children)
-        number_of_body = 0 if first >= second else 1
+        # The branches are calls 0 and 1, and no others (`splits_input`), and are added up. The one of more modules is
+        # the body, of two equal ones the first; the other is the shortcut, mostly an identity or one convolution.
+        first, second = self._trial.called_children
+        is_first_larger = _size_of(self._spec.children[first]) >= _size_of(self._spec.children[second])
+        number_of_body = 0 if is_first_larger else 1
         return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
@@ -957,7 +963,7 @@ class Steps(StepDomain):
         return value
 
     def _name_result(self, value: Value, name: str) -> None:
-        """Give the result of a step the user's name; its module is not joined with others if it has that name.
+        """Give the result of a step the name of a node; its module is not joined with others if it has that name.
 
         Elements of results, and lists of several, have no variable that could have it.
         """
@@ -965,7 +971,7 @@ class Steps(StepDomain):
             return
         step = self._body.step(value)
         step.suggested_name = name
-        step.is_named_by_user = True
+        step.is_node_name = True
         if step.attribute is not None and step.attribute.base_name == name:
             step.attribute.stays_separate = True
 
@@ -1131,20 +1137,24 @@ class Lists:
         return self._body.add(Step(write, [*self._items, *self._items], form=form))
 
     def _dimension(self, rank: int | None) -> int | None:
-        """Return the dimension of a layer, as a number that holds with and without a batch; `None` if there is none.
+        """Return the dimension along which a layer splits or joins, as PyTorch counts it in any input of the layer.
+
+        It is `None` if no one number is right both with and without a batch.
 
         Args:
             rank: the dimensions of one example of the input, if known.
         """
-        dims = self._spec.kwargs.get("n_input_dims")
         dim = self._spec.args[0]
-        # Without `n_input_dims` the layer counts the batch itself; from the end, a batch makes no difference.
-        if dims is None or dim < 0:
+        dims_of_example = self._spec.kwargs.get("n_input_dims")
+        # Without `n_input_dims` the layer counts as PyTorch does: among all dimensions, also that of a batch. From the
+        # end, a batch makes no difference.
+        if dims_of_example is None or dim < 0:
             return int(dim)
-        # Beyond `dims` there is none of an example. If the input has another rank, the layer and its form disagree on
-        # which inputs are batches.
-        is_of_example = dim < dims and dims == rank
-        return int(dim - dims) if is_of_example else None
+        # With it, among those of an example. If the input has examples of another rank than the layer expects, what is
+        # an example for the one is a batch for the other.
+        if dim >= dims_of_example or dims_of_example != rank:
+            return None
+        return int(dim - dims_of_example)  # from the end
 
     def join(self) -> Value | None:
         """Write a concatenation."""

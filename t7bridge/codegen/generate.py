@@ -159,7 +159,7 @@ def _generate(
     module_paths = list(_module_paths(root.attributes))
     tensors = _tensors_of_page(module_paths, owned)
     _check_tensors(plan, cells.state, module_paths, tensors)
-    keys = _keys_by_memory(cells.state, tensors)
+    keys = _keys_of_page(plan, cells.state, owned, tensors)
     text = ""
     if source is not None:
         text = _text_of_page(builder, blocks, cells, owned, module_paths, source)
@@ -273,12 +273,27 @@ def _ids_of_computed(cells: Lifted) -> set[int]:
     return ids
 
 
-def _keys_by_memory(state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return, for each key of a state dict, the keys of a page's tensors that are the same view of the same memory."""
+def _keys_of_page(
+    plan: Plan, state: Iterable[str], owned: TensorsByModule, tensors: Mapping[str, Tensor]
+) -> dict[str, list[str]]:
+    """Return the keys of the page's tensors for each key of the plan: of all that are the same view of the same memory.
+
+    Args:
+        plan: the plan.
+        state: the keys of its state dict, each of which has a tensor in the page (`_check_tensors`).
+        owned: the tensors of its modules.
+        tensors: the tensors of the page, by their keys there.
+    """
     keys_of_view: dict[object, list[str]] = {}
-    for key, tensor in tensors.items():
-        keys_of_view.setdefault(place_of(tensor), []).append(key)
-    return {key: keys_of_view.get(place_of(tensor), []) for key, tensor in state.items()}
+    for page_key, tensor in tensors.items():
+        keys_of_view.setdefault(place_of(tensor), []).append(page_key)
+    keys: dict[str, list[str]] = {}
+    for key in state:
+        # Not the tensor of this key: of a module that is another one now (`unify_tied`), computed tensors such as the
+        # counter of a batch normalization are in memory of their own, and only those of the other are in the page.
+        spec, name = owner_of(plan, key)
+        keys[key] = keys_of_view[place_of(owned[id(spec)][name])]
+    return keys
 
 
 # The plan before generation
@@ -605,19 +620,32 @@ _BASE_IMPORTS = {
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first.
 
-    What no class uses any more is removed from the builder's copied pieces.
+    What no class uses any more is left out: a class, and of the builder's copied pieces, which are modified, a layer.
     """
     for block in builder.blocks:
         tidy(block)
+    blocks = _used_blocks(builder.blocks)
     # Of layers that became expressions or functions, the class is not included.
     needed: set[str] = set()
-    for block in builder.blocks:
+    for block in blocks:
         for call in block.constructions():
             is_class_of_page = call.block is not None
             if call.name in builder.copied_pieces and call.spec is not None and not is_class_of_page:
                 needed.update(piece.name for piece in pieces(call.spec.target))
     builder.copied_pieces = {name: piece for name, piece in builder.copied_pieces.items() if name in needed}
-    return merge_alike(builder.blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+    return merge_alike(blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+
+
+def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
+    """Return the classes that the model's own, which is the last, consists of.
+
+    The others were made for modules of a Sequential that became a class, in which these modules are steps.
+    """
+    used = {id(blocks[-1])}
+    for block in reversed(blocks):  # a class before those that it contains
+        if id(block) in used:
+            used.update(id(call.block) for call in block.constructions())
+    return [block for block in blocks if id(block) in used]
 
 
 def model_source(

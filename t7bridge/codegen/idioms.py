@@ -532,8 +532,9 @@ class Idioms:
         kwargs = dict(self._spec.kwargs)
         base = kwargs.pop("index_base", 1)
         numbers = "x.long() - base" if base else "x.long()"
-        # The rank is not known, as numbers come in any shape. The origin is another: what a layer requires of the rows,
-        # it does not require of the numbers. But if these are an input of the model, both are batches, or neither is.
+        # The rows have a dimension more than the numbers, whose rank is not known. Their form has an origin of its own:
+        # the extents that a later layer requires of the rows are not those of the numbers. But if the numbers are an
+        # input of the model, the rows are a batch where its inputs are.
         after = Form(origin=BatchOrigin(is_input=self._input_form.origin.is_input))
         call = torch_call("Embedding", self._args, kwargs, self._spec)
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)

@@ -82,10 +82,11 @@ def _replace_by_functions(block: CodeBlock) -> None:
     for step in block.steps:
         if step is None or step.function is None or step.attribute is None:
             continue
-        if len(step.attribute.calls) == 1:
+        is_in_chain = len(step.attribute.calls) > 1
+        if not is_in_chain:
             step.write = step.function
             step.attribute = None
-            step.inplace = False
+            step.inplace = False  # a function returns a new tensor
 
 
 def _name_gates(block: CodeBlock) -> None:
@@ -128,8 +129,8 @@ def _join_chains(block: CodeBlock) -> None:
         earlier = block.steps[source.step]
         if earlier is None or not _can_be_chained(earlier):
             continue
-        # What the user gave a name keeps its variable; of the later step, it is the variable of the whole chain.
-        if earlier.is_named_by_user:
+        # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
+        if earlier.is_node_name:
             continue
         # Steps that were merged into others are `None`.
         are_adjacent = not any(block.steps[source.step + 1 : number])
@@ -374,10 +375,10 @@ class Writer:
         return sorted(lists)
 
     def _is_only_read_by_element(self, index: int | str, length: int, paths: set[ElementPath]) -> bool:
-        """Return whether only elements of an element of the input are used, and not too many for one line.
+        """Return whether an element of the input, a list, is used by its elements alone, and has few enough for a line.
 
         Args:
-            index: of the element, which is a list.
+            index: of the list in the input.
             length: the number of its elements.
             paths: those of the input that are read.
         """
@@ -455,43 +456,58 @@ class Writer:
 
     def _name_results_of_calls(self) -> None:
         """Give results of other classes that are states of cells names of their own, if no list of them is used."""
-        used_whole = {ref.step for _, ref in self._block.links() if not ref.path}
+        used_whole: set[int] = set()
+        """The steps whose results are used as a whole."""
+        used_elements: dict[int, set[int | str]] = {}
+        """The elements of the result of each step that are used."""
+        for _, ref in self._block.links():
+            if ref.path:
+                used_elements.setdefault(ref.step, set()).add(ref.path[0])
+            else:
+                used_whole.add(ref.step)
         for number, step in enumerate(self._block.steps):
             if step is None or step.suggested_name:
                 continue
             called_class = _class_called_by(step)
             if called_class is None or not any(called_class.result_names):
                 continue
+            count = len(called_class.result_names)
             is_used_whole = number in used_whole
-            # The only result is used as a whole; of several, which are assigned one by one, only elements may be.
-            has_one_result = len(called_class.result_names) == 1
-            if has_one_result == is_used_whole:
+            if count == 1:
+                can_have_names = is_used_whole
+            else:
+                # They are assigned one by one. A damaged file may use an element that is none of them.
+                elements = used_elements.get(number, set())
+                can_have_names = not is_used_whole and elements <= set(range(-count, count))
+            if can_have_names:
                 step.result_names = called_class.result_names
 
     def _result_state_names(self) -> tuple[str, ...]:
-        """Return the names of the results, empty for those that are no states of cells."""
+        """Return the names of the results that are states of cells, empty for other results; see `CodeBlock`."""
         result = self._block.result
-
-        def state_name_of(value: Value) -> str:
-            """Return the name of a value that the class returns, if it is a state of a cell."""
-            if not isinstance(value, Ref):
-                return ""
-            step = self._block.steps[value.step]
-            if step is None or not step.result_names:
-                return ""
-            # The name is of the only result itself; of several, each is of an element of the result.
-            if len(step.result_names) == 1:
-                (state_name,) = step.result_names
-                return "" if value.path else self._numbered_state(step, state_name)
-            if len(value.path) != 1:
-                return ""
-            (index,) = value.path
-            return self._numbered_state(step, step.result_names[int(index)])
-
         if not isinstance(result, list):
-            return (state_name_of(result),)
-        # A list of one would look like the only result, which is no list.
-        return () if len(result) == 1 else tuple(map(state_name_of, result))
+            return (self._name_as_state(result),)
+        if len(result) == 1:
+            # One name is for a result that is no list: that of a list of one would be taken for it.
+            return ()
+        return tuple(map(self._name_as_state, result))
+
+    def _name_as_state(self, value: Value) -> str:
+        """Return the name of a value that the class returns, if it is a state of a cell; otherwise an empty one."""
+        if not isinstance(value, Ref):
+            return ""
+        step = self._block.steps[value.step]
+        if step is None or not step.result_names:
+            return ""
+        if len(step.result_names) == 1:
+            # The state is the whole result of the step; an element of it has no name.
+            (state_name,) = step.result_names
+            return "" if value.path else self._numbered_state(step, state_name)
+        # The result of the step is a list with a state in each place.
+        if len(value.path) != 1:
+            return ""
+        (index,) = value.path
+        return self._numbered_state(step, step.result_names[int(index)])
 
     def _numbered_state(self, step: Step | None, state_name: str) -> str:
         """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.

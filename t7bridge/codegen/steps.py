@@ -94,7 +94,7 @@ class Step:
         result_names: of a recurrent layer, the names of variables for the elements of the result, or for the only one;
             empty for one that has no name of its own.
         suggested_name: a name of a variable for the result.
-        is_named_by_user: whether the suggested name is the user's, of a node of a graph.
+        is_node_name: whether the suggested name is that of a node of a graph: the user's, or of `attention_names`.
     """
 
     write: Write
@@ -109,7 +109,7 @@ class Step:
     shares_memory: bool = False
     result_names: tuple[str, ...] = ()
     suggested_name: str = ""
-    is_named_by_user: bool = False
+    is_node_name: bool = False
 
 
 def refs(value: Value) -> Iterator[Ref]:

@@ -95,23 +95,27 @@ class _Tracer(fx.Tracer):
 
 
 def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
-    """Return the data flow in a traced graph of a module."""
+    """Return the data flow in a traced graph of a module.
+
+    Each value is followed by its segments: for each part of a concatenation, the layers that it is computed from.
+    """
     wiring = Wiring()
     parameters = {key for key, _ in module.named_parameters()}
     segments: _SegmentsOfNodes = {}
     for node in graph.nodes:
         target = str(node.target)  # of a module or parameter, its path
-        if node.op == "placeholder":  # an input
+        if node.op == "placeholder":  # an input of the model
             segments[node] = _only_from(INPUT)
         elif node.op == "call_module" and _has_tensors(module.get_submodule(target)):
             wiring.calls.append((target, _merged(_nodes((node.args, node.kwargs)), segments)))
-            segments[node] = _only_from(target)
+            segments[node] = _only_from(target)  # whatever is before the layer
         elif node.op == "get_attr" and target in parameters:
             wiring.calls.append((target, ()))  # a parameter takes nothing
             segments[node] = _only_from(target)
         elif node.op == "output":
             (output,) = node.args
-            wiring.outputs = tuple(_segments(output, segments))  # each place in a list counts, as in a concatenation
+            # Of a list of outputs each place counts, like the parts of a concatenation.
+            wiring.outputs = tuple(_segments(output, segments))
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
             tensors = node.args[0] if node.args else node.kwargs["tensors"]
             segments[node] = tuple(_segments(tensors, segments))

@@ -14,7 +14,7 @@ from hostile_fields import RAN, STRINGS, cases, changed, outcome, tensor
 from looping import new_folder
 from source_helpers import generate, run_source
 
-from t7bridge import Table, TorchObject, load_module, write_module
+from t7bridge import Table, TorchObject, convert, load_module, save, verify, write_module
 from t7bridge.codegen import SourceBuilder, apply, attribute, check_page, dotted, expression, formula, lines
 from t7bridge.errors import LimitError, ModelError, T7BridgeError, UnsupportedError
 from t7bridge.nn import find_modules
@@ -40,6 +40,35 @@ def container(name: str, *modules: TorchObject, **fields: object) -> TorchObject
 def linear(inputs: int, outputs: int) -> TorchObject:
     """An nn.Linear of ones."""
     return obj("nn.Linear", weight=tensor((outputs, inputs)), bias=tensor((outputs,)))
+
+
+def test_no_class_is_left_of_modules_that_became_steps(tmp_path):
+    """A Concat in a Sequential is steps of the class that an operator after it makes of the Sequential."""
+    concat = container("nn.Concat", linear(4, 3), linear(4, 3), dimension=2.0)
+    doubled = container("nn.Sequential", concat, obj("nn.MulConstant", constant_scalar=2.0), linear(6, 6))
+    made, model = run_source(container("nn.Sequential", doubled, linear(6, 2)), tmp_path)
+    assert [line for line in made.text.splitlines() if line.startswith("class ")] == [
+        "class Block(nn.Module):",
+        "class Model(nn.Module):",
+    ]
+    # Weights and biases of ones: 4 + 1, doubled, six of these + 1, and six of those + 1.
+    assert model(torch.ones(1, 4)).tolist() == [[367.0, 367.0]]
+
+
+def test_tied_normalizations_come_back(tmp_path):
+    """Of modules with the same tensors, which are one in source, also the counters have keys: two that are computed."""
+    shared = {name: tensor((3,)) for name in ("weight", "bias", "running_mean", "running_var")}
+    options = {"eps": 1e-5, "momentum": 0.1, "affine": True, "nDim": 2.0}
+    first, second = (obj("nn.BatchNormalization", **shared, **options) for _ in range(2))
+    cell = read(TESTFILES / "architectures.t7")[b"word_lstm"][b"module"]
+    model = container("nn.ConcatTable", cell, container("nn.Sequential", first, linear(3, 3), second))
+    save(model, tmp_path / "model.t7")
+    made, _ = run_source(model, tmp_path)
+    assert made.keys["1.0.num_batches_tracked"] == made.keys["1.2.num_batches_tracked"]
+    convert(tmp_path / "model.pt", tmp_path / "back.t7", template=tmp_path / "model.t7")
+    assert verify(tmp_path / "model.t7", tmp_path / "back.t7").same
+    live = load_module(tmp_path / "model.t7", lift=True)  # with the keys of the page, as it has recognized cells
+    live.load_state_dict(torch.load(tmp_path / "model.pt"))
 
 
 # Files that were found
@@ -90,6 +119,38 @@ def test_a_graph_that_takes_a_missing_element_is_refused():
     )
     with pytest.raises(ModelError, match="expected one of 2; found element 6"):
         generate(graph, "root")
+
+
+def test_a_softmax_of_nothing():
+    """A node that takes nothing gets an empty list, as in Lua, and its input has no name."""
+    begin = Table.of({})
+    softmax = Table.of({"module": obj("nn.SoftMax")})
+    product = obj("nn.MM", transA=False, transB=False)
+    weighted = Table.of({"module": product, "mapindex": Table.from_list([softmax, begin])})
+    end = Table.of({"mapindex": Table.from_list([weighted])})
+    nodes = [obj("nngraph.Node", data=data) for data in (begin, softmax, weighted, end)]
+    graph = container(
+        "nn.gModule",
+        softmax["module"],
+        product,
+        innode=nodes[0],
+        outnode=nodes[-1],
+        forwardnodes=Table.from_list(nodes),
+    )
+    assert "return self.softmax([]) @ input" in generate(graph, "root").text
+
+
+def test_an_element_beyond_the_states_of_a_cell():
+    """Where one is used that the cell's class does not return, its results have no names: the page fails there."""
+    cell = read(TESTFILES / "cells.t7").as_list()[5][b"model"]
+    begin = Table.of({})
+    inputs = [Table.of({"selectindex": index, "mapindex": Table.from_list([begin])}) for index in (1.0, 2.0, 3.0)]
+    states = Table.of({"module": cell, "mapindex": Table.from_list(inputs)})
+    selected = [Table.of({"selectindex": index, "mapindex": Table.from_list([states])}) for index in (1.0, 3.0)]
+    end = Table.of({"mapindex": Table.from_list(selected)})
+    nodes = [obj("nngraph.Node", data=data) for data in (begin, *inputs, states, *selected, end)]
+    graph = container("nn.gModule", cell, innode=nodes[0], outnode=nodes[-1], forwardnodes=Table.from_list(nodes))
+    assert "return [x[0], x[2]]" in generate(graph, "root").text.partition("class Model")[2]
 
 
 @pytest.mark.slow

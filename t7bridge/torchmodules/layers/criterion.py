@@ -603,8 +603,8 @@ class NCECriterion(Criterion):
         # Probabilities of the right class and of samples of noise, by the model; then
         # of the same by the noise.
         by_model, sampled_by_model, by_noise, sampled_by_noise = inputs
-        # There are as many samples of noise for each right class. Lua's derivatives
-        # omit the probabilities of the noise.
+        # Noise is more likely by the number of its samples for each right class. Lua's
+        # derivatives omit the probabilities of the noise.
         samples = sampled_by_model.size(1)
         by_noise = by_noise.detach() * samples
         sampled_by_noise = sampled_by_noise.detach() * samples

@@ -163,8 +163,8 @@ class DilatedMaxPool(nn.Module):
         if self.cuts_first:
             for axis, (_, kernel, stride, padding, step) in enumerate(axes):
                 count = windows.size(first_dim + axis)
+                # (windows, elements), along this axis.
                 is_cut = self._elements_to_cut(count, kernel, stride, padding, step)
-                # In the dimensions of the windows and of their elements on this axis.
                 shape = [1] * windows.dim()
                 shape[first_dim + axis], shape[axis - self.dims] = is_cut.shape
                 is_cut = is_cut.reshape(shape).to(input.device)

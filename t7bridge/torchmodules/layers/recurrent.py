@@ -758,6 +758,7 @@ class NormStabilizer(Resuming, Layer):
         penalty = self.beta * change.square().mean()
         if penalty_before is not None:
             penalty = penalty + penalty_before
+        # It is in the penalties of all later steps, but counts once in the gradients.
         penalty = _once(penalty)
         self.state = [input, penalty]
         return with_penalty(input, penalty)

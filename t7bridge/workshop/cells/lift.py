@@ -247,7 +247,7 @@ def _add_obstacles_between_cells(groups: list[list[GraphCell]], obstacles: _Obst
     The layers of a cell that stays as it is are outside of all others, so this repeats until nothing is added.
 
     Args:
-        groups: the cells of each module.
+        groups: the cells that become one module, of each module.
         obstacles: those known so far; more are added.
     """
     cells_of_graphs: dict[int, list[GraphCell]] = {}
@@ -284,7 +284,8 @@ def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles
 def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
     """Return the obstacles to cells whose values a layer changes in place.
 
-    Lua computes gradients with the changed values, PyTorch's cells keep others than Lua's layers.
+    For gradients, Lua's layers use what is in these values then, changed or not. A cell of PyTorch keeps other values
+    than they do, so that its gradients would be others.
     """
     specs = [*specs_in(root)]
     if not any(spec.kwargs.get("inplace") for spec in specs):
@@ -297,13 +298,14 @@ def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacle
             holders.setdefault(id(child), []).append((spec, name))
     for cell in cells:
         nodes = graph_of(cell.graph).nodes
-        inside = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
-        last = max(inside)
-        # From the node after the first one, which has the number min(inside), to the one before the last. Those two, as
-        # all of the cell, change nothing in place: `Values` knows nothing of a layer that does.
-        between = nodes[min(inside) : last - 1]
-        is_changed_inside = any(effects.of_node(node, cell.graph.children).changes for node in between)
-        if is_changed_inside or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):
+        numbers_in_cell = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
+        first = min(numbers_in_cell)
+        last = max(numbers_in_cell)
+        # The nodes of the cell change nothing in place, as `Values` knows nothing of a layer that does. But others may
+        # run after its first node and before its last: numbers first + 1 to last - 1, which count from 1.
+        between = nodes[first : last - 1]
+        is_changed_meanwhile = any(effects.of_node(node, cell.graph.children).changes for node in between)
+        if is_changed_meanwhile or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):
             obstacles[id(cell)] = "a layer changes one of its values in place"
     return obstacles
 
@@ -318,24 +320,26 @@ def _is_changed_later(
     Args:
         spec: the graph.
         number: of the node, from 1.
-        links: to the values.
+        links: to the values, from nodes of the graph or its input.
         holders: the containers of each module.
         effects: those of the modules.
     """
+    # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
+    # what runs. Of one that is not a graph they are 0 and empty.
     stack = [(spec, number, links)]
     visited: set[tuple[int, int]] = set()
     while stack:
-        spec, number, links = stack.pop()
-        if (id(spec), number) in visited:
+        module, number_in_module, links_in_module = stack.pop()
+        if (id(module), number_in_module) in visited:
             continue
-        visited.add((id(spec), number))
-        if spec.graph is not None:
-            memory = upstream(links, _shared_inputs(spec, effects))
-            if _changes_after(spec, number, memory, effects):
+        visited.add((id(module), number_in_module))
+        if module.graph is not None:
+            memory = upstream(links_in_module, _shared_inputs(module, effects))
+            if _changes_after(module, number_in_module, memory, effects):
                 return True
             if all(source != 0 for source, _ in memory):
                 continue  # it is not the input of the graph, so that nothing outside has it
-        for holder, name in holders.get(id(spec), ()):
+        for holder, name in holders.get(id(module), ()):
             if holder.graph is not None:
                 for user, node in enumerate(holder.graph.nodes, 1):
                     if node.module == name:
@@ -343,9 +347,9 @@ def _is_changed_later(
                 continue
             names = [*holder.children]  # in the order in which they run
             later = names[names.index(name) + 1 :]
+            # Here it is not followed which of them get the values: any change counts.
             if any(effects.of(holder.children[other]).changes for other in later):
                 return True
-            # What goes into a container that is not a graph is not followed: whatever runs after it counts.
             stack.append((holder, 0, ()))
     return False
 

@@ -305,8 +305,10 @@ class Values:
     def combined(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
         """Add, subtract or multiply the values of a list, element by element; from the first the others are subtracted.
 
+        A value may be cut into several rows for each example (`Rows.parts`), which changes none of its elements.
+
         Raises:
-            UnknownValue: they are of different sizes, or the result has too many terms.
+            UnknownValue: they are of different sizes, or cut in different ways, or the result has too many terms.
         """
         first, *others = (_rows(item, any_parts=True) for item in value)
         known_sizes = {item.size for item in (first, *others)} - {None}
@@ -435,7 +437,7 @@ class Values:
 
     def joined(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns."""
-        # The features are the second or last dimension of a batch, or the only one of an example.
+        # The features are the second or last dimension of a batch, or the only one of an example; 0 is the first.
         dim = spec.args[0]
         dims_of_example = spec.kwargs.get("n_input_dims")
         if (dim, dims_of_example) not in ((1, None), (-1, None), (0, 1)):
@@ -550,7 +552,8 @@ def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
     rows = _rows(value)
     if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
         raise UnknownValue
-    # Inputs are batches: of one example alone Lua would list the columns, which fails unless there are as many.
+    # `value` is taken to be a batch. The layers that split it count dimensions with that of the batch: of one example
+    # alone they would take its columns for its rows, which in Lua fails unless there are as many.
     count_of_rows, _ = sizes
     if not 0 < count_of_rows <= _MOST_TERMS:
         raise UnknownValue

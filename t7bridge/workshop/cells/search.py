@@ -494,7 +494,7 @@ class Search:
         return sigmoid, other
 
     def _product_in_matrix(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the atoms of what a matrix multiplies, if a term is a matrix times a single product; empty otherwise.
+        """Return the atoms a and b of a term `W (a * b)`, where a matrix multiplies a product; empty for other terms.
 
         Args:
             numbers: the atoms of the term.
@@ -503,7 +503,7 @@ class Search:
             return ()
         (number,) = numbers
         atom = self._values.atoms[number]
-        if atom.kind != "matrix" or len(atom.of) != 1:
+        if atom.kind != "matrix" or len(atom.of) != 1:  # a matrix times a sum
             return ()
         ((product, factor),) = atom.of
         return product if factor == 1 else ()
@@ -677,13 +677,15 @@ class Search:
         """Return how clearly a value is the last output.
 
         Returns:
-            `_CERTAIN` if it is the output of a cell that this one continues: by its cell, or, in a simple one, its
-            weights; `_SHOWN_BY_GRAPH` if it is an input of the graph, and the places of the state among inputs and
-            outputs differ by one number, or another step of the graph passes its output; `_POSSIBLE` if it is another
-            input, or the output of another layer; `_UNLIKELY` if a value of the state is not an input.
+            `_CERTAIN`: it is the output of a cell that this one continues, see `_continues`.
+            `_SHOWN_BY_GRAPH`: it is an input of the graph that gets the cell's output of the step before. Either
+            another step of an unrolled layer passes that on, or the states are in one order among inputs and outputs:
+            of inputs x, h and c, and outputs h and c, each state is one place further behind among the inputs.
+            `_POSSIBLE`: it is another input, or the output of a cell with other weights.
+            `_UNLIKELY`: a value of the state is not an input.
         """
         is_continued = self._continues(value, binding, gates)
-        if is_continued is not None:
+        if is_continued is not None:  # the value is the output of a cell
             return _CERTAIN if is_continued else _POSSIBLE
         has_cell_state = "c" in binding.values
         states = {"H": value}
@@ -703,8 +705,8 @@ class Search:
         if len(shifts) > 1 or None in shifts:
             return _POSSIBLE
         (shift,) = shifts
-        # Two states that are shifted alike show it. A single one is always shifted like itself: then an input that
-        # comes before it has to show it.
+        # Two states at equal distances show it. With a single one there is nothing to compare: then it has to come
+        # after another input, as a state comes after x.
         is_after_input = shift is not None and shift > 0
         return _SHOWN_BY_GRAPH if has_cell_state or is_after_input else _POSSIBLE
 
@@ -886,7 +888,7 @@ def _pieces_of_gates(
         cell: the kind of cell.
         gates: the gates by letter, in the order of their rows, all of one size.
         inputs: the input and the last output.
-        reset_biases: see `_pieces`, of the new value.
+        reset_biases: those that the reset gate of a GRU scales, in its new value; `None` for other cells.
     """
     _, h = inputs
     for number, (letter, gate) in enumerate(gates.items()):

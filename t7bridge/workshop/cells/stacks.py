@@ -44,7 +44,7 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
     """
     result = lifted(plan, state, only_torch)
     # Most models have no layers over sequences: then their places and tensors need not be looked at.
-    if not any(_is_over_steps(spec) or _class_of_torch(spec) for spec in specs_in(plan.root)):
+    if not any(_is_over_steps(spec) or _recurrent_class(spec) for spec in specs_in(plan.root)):
         return result
     stacks = _Stacks(result)
     stacks.unroll()  # sequencers of cells become layers over sequences
@@ -104,7 +104,7 @@ class _InputKinds(Kinds):
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of the output of a module, and note that of its input; called for each module inside, too."""
-        if traits_of(spec.target).stacking or _class_of_torch(spec):
+        if traits_of(spec.target).stacking or _recurrent_class(spec):
             self.kinds.setdefault(id(spec), set()).add(kind)
         return super().__call__(spec, kind)
 
@@ -170,13 +170,13 @@ class _Stacks:
         root = self._result.plan.root
         specs = [*specs_in(root)]
         sequencers = [spec for spec in specs if _is_over_steps(spec)]
-        layers = [spec for spec in specs if _class_of_torch(spec) and self._is_at_one_place(spec)]
+        layers = [spec for spec in specs if _recurrent_class(spec) and self._is_at_one_place(spec)]
         input_kinds = _InputKinds()
         if sequencers or layers:  # of other models nobody asks
             input_kinds(root, ANY)
         for spec in layers:
             if not _keeps_state(spec) and input_kinds.names(spec) == {"tensor"}:
-                spec.plain = f"torch.nn.{_class_of_torch(spec)}"
+                spec.plain = f"torch.nn.{_recurrent_class(spec)}"
         for spec in sequencers:
             message = self._unroll(spec, input_kinds.names(spec))
             if message:
@@ -225,17 +225,21 @@ class _Stacks:
     def _replace_by_layers(self, spec: ModuleSpec) -> None:
         """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them."""
         modules = [*_inside(spec)]
-        for layer in map(_unmasked, modules):
-            class_over_dim = traits_of(layer.target).over_dim  # of `SoftMax` and the like, which see a matrix
+        for module in modules:
+            # A module that returns zeros for rows of zeros stays around its layer, which is modified.
+            layer = _unmasked(module)
+            class_over_dim = traits_of(layer.target).over_dim
             if _is_cell_of_torch(layer):
-                self._cells |= {(id(layer), piece.key): piece for piece in _turn_into_layer(layer)}
+                for piece in _turn_into_layer(layer):
+                    self._cells[id(layer), piece.key] = piece
             elif class_over_dim:
+                # `SoftMax` and the like take the matrix of a step, and would see another dimension in a sequence.
                 layer.target = class_over_dim
-                layer.args = (-1,)  # along the features, of a step as of a sequence
-                layer.plain = ""
+                layer.args = (-1,)  # along the features
+                layer.plain = ""  # the target is a class of torch.nn itself
         # Its arguments are about states, and say that there is none.
         spec.kwargs = {}
-        spec.children = {str(number): layer for number, layer in enumerate(modules)}
+        spec.children = {str(number): module for number, module in enumerate(modules)}
 
     def merge(self) -> None:
         """Make one layer of recurrent layers that follow one another in a Sequential; the others get new numbers."""
@@ -256,7 +260,8 @@ class _Stacks:
             return False
         if id(spec) in self._sequentials and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places could not follow it to one level of a layer.
+        # The tensors of a module of several places could not follow it to one level of a layer. In the row are the
+        # modules here and, for a sequencer that is a Sequential now, those inside it.
         for child in spec.children.values():
             if any(id(inside) not in self._places for inside in (child, *child.children.values())):
                 return False
@@ -282,7 +287,7 @@ class _Stacks:
         merged = self._merged(group, _recurrent(group[0]).layer)
         # `unroll` gave the first layer no class of torch.nn, as its input may be a list. Only that class has levels.
         if not merged.plain:
-            class_name = _class_of_torch(merged)
+            class_name = _recurrent_class(merged)
             merged.plain = f"torch.nn.{class_name}"
             message = f"recognized: {class_name} layers in a row, which take a tensor and no list"
             self._result.note(merged.path, message)
@@ -297,7 +302,7 @@ class _Stacks:
         """
         first = group[0]
         options = _options(first)
-        levels = [spec for spec in group if _class_of_torch(spec)]
+        levels = [spec for spec in group if _recurrent_class(spec)]
         rates = [_dropout_rate(spec) for spec in group if spec.target == _DROPOUT]
         if len(levels) > 1:  # `take_state` has groups of one, too
             options["num_layers"] = len(levels)
@@ -341,7 +346,7 @@ class _Stacks:
             obstacle = _obstacle_in_layer(layer)
             if obstacle:
                 return obstacle
-        if self._has_ties(filter(_class_of_torch, layers)):
+        if self._has_ties(filter(_recurrent_class, layers)):
             return "another layer has the same weights"
         return ""
 
@@ -353,14 +358,14 @@ class _Stacks:
         root = self._result.plan.root
         model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
         groups = list(_groups(layers))
-        count_of_states = sum(bool(_class_of_torch(group[0])) for group in groups)
+        count_of_states = sum(bool(_recurrent_class(group[0])) for group in groups)
         first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
         nodes = _nodes_of_inputs(first_input, count_of_states)
         value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
         new_states: list[Link] = []
         counts = Counter[str]()
         for group in groups:
-            is_recurrent = bool(_class_of_torch(group[0]))
+            is_recurrent = bool(_recurrent_class(group[0]))
             if is_recurrent:
                 spec = self._merged(group, _recurrent(group[0]).stateful)
                 takes: tuple[Link, ...] = (value, states[len(new_states)])
@@ -508,7 +513,7 @@ def _why_not_in_torch(spec: ModuleSpec) -> str:
 
 
 def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
-    """Return whether the input of a sequencer is a list, or was one in its last call.
+    """Return whether the input of a sequencer is a list, or was one in its last call, or may have been one.
 
     Args:
         spec: the sequencer.
@@ -518,7 +523,7 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
         return True
     if kinds == {"tensor"}:
         return False
-    # Of the last call the file may have the output, which is a list if the input was; without a record it may be one.
+    # Of the last call the file may have the output, which is a list if the input was. Without it, nothing is known.
     last_output = spec.obj.get("output") if spec.obj is not None else None
     return not isinstance(last_output, Tensor)
 
@@ -595,8 +600,8 @@ def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
 # Layers in a row
 
 
-def _class_of_torch(spec: ModuleSpec) -> str:
-    """Return the class of torch.nn of a layer over sequences; empty for other layers."""
+def _recurrent_class(spec: ModuleSpec) -> str:
+    """Return the class of torch.nn (`LSTM`, `GRU`, `RNN`) of a recurrent layer over sequences; empty for others."""
     facts = traits_of(spec.target)
     if facts.recurrent is None or not facts.recurrent.layer or facts.by_step:
         return ""
@@ -609,7 +614,7 @@ _NO_STATE = (None, False, "", "neither")
 
 def _keeps_state(spec: ModuleSpec) -> bool:
     """Return whether a recurrent layer of torch.nn begins a sequence with anything but zeros, or skips steps."""
-    return bool(_class_of_torch(spec)) and _has_state_argument(spec)
+    return bool(_recurrent_class(spec)) and _has_state_argument(spec)
 
 
 def _has_state_argument(spec: ModuleSpec) -> bool:
@@ -625,7 +630,7 @@ def _groups(layers: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
     position = 0
     while position < len(layers):
         group = [layers[position]]
-        if _class_of_torch(group[0]):
+        if _recurrent_class(group[0]):
             next_level = _next_level(group, layers[position + 1 :])
             while next_level:
                 group += next_level
@@ -665,7 +670,7 @@ def _dropout_rate(spec: ModuleSpec) -> Any:
 def _is_possible_level(first: ModuleSpec, other: ModuleSpec) -> bool:
     """Return whether a layer can be another level of the first: they may differ in the size of the first's input."""
     _, hidden_size, *_ = first.args
-    if _class_of_torch(other) != _class_of_torch(first) or other.args[:2] != (hidden_size, hidden_size):
+    if _recurrent_class(other) != _recurrent_class(first) or other.args[:2] != (hidden_size, hidden_size):
         return False
     if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
         return False
@@ -708,19 +713,22 @@ def _layers_of(root: ModuleSpec) -> list[ModuleSpec]:
 
 def _remembers(spec: ModuleSpec) -> bool:
     """Return whether a recurrent layer begins a sequence with the state after the last one."""
-    return bool(_class_of_torch(spec)) and spec.kwargs.get("remember") in (True, "always", "both")
+    return bool(_recurrent_class(spec)) and spec.kwargs.get("remember") in (True, "always", "both")
 
 
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
-    """Return why a layer cannot be in a model with its state outside; empty if it can."""
-    if not _class_of_torch(spec):
-        # Other layers must have no state: those that treat each step, or each token, by itself.
+    """Return why a layer cannot be in a model that takes its state and returns it; empty if it can."""
+    is_recurrent = bool(_recurrent_class(spec))
+    if not is_recurrent:
+        # It must have no state: those that treat each step, or each token, by itself have none.
         is_stepwise = spec.target in _STEPWISE or traits_of(spec.target).takes_tokens
         return "" if is_stepwise else f"it has {spec.class_name}"
     if not _remembers(spec):
         return f"{spec.class_name} forgets"
-    # `_merged` makes layers without one.
-    return f"{spec.class_name} has a projection" if spec.kwargs.get("proj_size") else ""
+    if spec.kwargs.get("proj_size"):
+        # The layer that `_merged` makes in its place would have no projection.
+        return f"{spec.class_name} has a projection"
+    return ""
 
 
 def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
