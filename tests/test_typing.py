@@ -46,6 +46,7 @@ with t7bridge.open("x.pt") as document:
 report = t7bridge.convert("model.t7", "model.pt")
 reveal_type([note.code for note in report.notes])  # list[str]
 """
+PYRIGHT = shutil.which("pyright") or shutil.which("basedpyright")
 
 
 def mypy(folder: Path, *files: Path) -> str:
@@ -80,15 +81,16 @@ def sources_of_pages(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+@pytest.mark.skipif(PYRIGHT is None, reason="neither pyright nor basedpyright, which brings its own node, is installed")
 def test_types_of_pyright(tmp_path: Path) -> None:
     """pyright accepts the programs of the documents, and a script that walks a model."""
     (tmp_path / "walk.py").write_text(SCRIPT)
     sources_of_pages(tmp_path)
     # What commands of a page write is not there.
-    settings = {"extraPaths": [str(ROOT)], "reportMissingImports": False}
+    settings = {"extraPaths": [str(ROOT)], "reportMissingImports": False, "typeCheckingMode": "standard"}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = ["pyright", "--pythonpath", sys.executable]
+    assert PYRIGHT is not None
+    command = [PYRIGHT, "--pythonpath", sys.executable]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
 
