@@ -167,6 +167,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
+        # The only run there is.
         node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))
         node.run()
     except (NotRunError, T7BridgeError) as error:

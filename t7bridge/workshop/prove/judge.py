@@ -240,7 +240,7 @@ def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 class Judge:
-    """Compares what each run of one model computes with what Lua recorded of it.
+    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`.
 
     The number of a run is its place in `runs`, from 0.
 
@@ -283,7 +283,7 @@ class Judge:
         return self._outcomes
 
     def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
-        """Decide on a run, and return what computed its output; `None` if that was not computed.
+        """Decide on a run, and return what computed its output; `None` if that was not, or could not be, computed.
 
         Args:
             number: of the run.
