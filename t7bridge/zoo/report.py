@@ -338,6 +338,11 @@ def _write_rows(
     Rows are read from the journal and written in batches of one page. `report.html` has those of the first page itself,
     and loads the others when they are shown.
 
+    Args:
+        report: that of the run.
+        summary: what `report.json` begins with, in front of its entry `table`.
+        folder: receives the files.
+
     Returns:
         For each page the numbers of its rows by what these are filtered by (`_facts`); and the rows of the first page.
     """

@@ -92,7 +92,7 @@ class Candidate:
 
     Attributes:
         factory: makes it.
-        classes: its number of classes; `None` if it has none to choose.
+        classes: its number of classes; `None` if that is not an argument of its factory.
         equal: number of layers that both have.
         only_wanted: the layers of the state dict that it has not.
         only_own: the layers that only it has.
@@ -154,6 +154,8 @@ class Library:
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
         """Return the models that have all the layers wanted, the plainest names first, and the others by nearness.
+
+        The plainest name is the shortest, and the nearest model the one with the largest share of equal layers.
 
         The number of classes is free: a model with another one is made with that of the layers wanted. Models without
         a layer in common are left out.

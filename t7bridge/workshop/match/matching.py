@@ -174,6 +174,14 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
     Of equally good ones that is the one of the library asked first, with the plainest name.
+
+    Args:
+        source: the side that has the values.
+        request: that of the match; its `among` has the packages that the user names in place of `LIBRARIES`.
+
+    Raises:
+        UnsupportedError: no library is installed.
+        ModelError: a package that the user names cannot be imported.
     """
     layers = signature(source.tensors, source.derived)
     lines = _read_mapping(request.mapping)
@@ -262,7 +270,7 @@ def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
 
 
 def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
-    """Return the match with a model of a library."""
+    """Return the match of a source with a model of a library, which is made without memory for weights."""
     return _Matching(source, side_of(candidate.factory, name=""), request.order).run(lines)
 
 
@@ -418,7 +426,12 @@ class _Matching:
         )
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
-        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out."""
+        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out.
+
+        Args:
+            pairs: all pairs.
+            derived: keys of the source that follow from others, and are in no pair.
+        """
         by_order = self._order_in_words(pairs)
         if by_order:
             self._note(by_order)
@@ -446,22 +459,23 @@ class _Matching:
         return [key for key in self._target.tensors if key not in self._pairs]
 
     def _note(self, message: str) -> None:
+        """Add a note to the report of the match."""
         self._report.note("info", message, code="match")
 
     def _pair(self, source: str, target: str, why: str) -> None:
-        """Pair two keys; see `Pair` for the reasons."""
+        """Pair a key of the source and one of the target; `why` is one of the reasons of `Pair`."""
         source_shape = self._source.tensors[source].shape
         target_shape = self._target.tensors[target].shape
         self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
         self._used_sources.add(source)
 
     def _settle_without_source(self, target: str, why: str) -> None:
-        """Note of a key of the target that it gets no value of the source; see `Pair` for the reasons."""
+        """Note of a key of the target that it gets no value of the source: it is `kept`, or filled with `zero`s."""
         shape = self._target.tensors[target].shape
         self._pairs[target] = Pair(source=None, target=target, source_shape=None, target_shape=shape, why=why)
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
-        """Undo pairs of keys, and list them as ambiguous."""
+        """Undo pairs of keys, each of the source and of the target, and list them as ambiguous for a reason."""
         for source, target in pairs:
             del self._pairs[target]
             self._used_sources.discard(source)
@@ -561,7 +575,17 @@ class _Matching:
 
     @staticmethod
     def _keys_of(line: Line, name: str, side: Side, which: str) -> list[str]:
-        """Return the keys of a side that a line refers to."""
+        """Return the keys of a side that a line of the mapping refers to; none for `-`.
+
+        Args:
+            line: the line.
+            name: what it says of this side: a key, a prefix that ends in a dot, or `-`.
+            side: the side.
+            which: its name in messages.
+
+        Raises:
+            ModelError: the side has no such key.
+        """
         keys = _under(name, side.tensors)
         if name != NOTHING and not keys:
             raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
@@ -608,7 +632,12 @@ class _Matching:
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
-        """Pair two mapped keys.
+        """Pair two mapped keys. Other shapes of as many elements are the user's decision, and noted in the report.
+
+        Args:
+            source: a key of the source.
+            target: a key of the target.
+            place: where the mapping says so, for the message.
 
         Raises:
             ModelError: they have different numbers of elements.
@@ -626,9 +655,13 @@ class _Matching:
     # Evidence
 
     def _pair_by_evidence(self, sources: list[str], targets: list[str]) -> None:
-        """Pair some keys by the evidence.
+        """Pair some keys by the evidence, and list those that it cannot decide on as ambiguous.
 
         Tied modules count once or as often as they occur, on each side: that which leaves fewer undecided is right.
+
+        Args:
+            sources: the keys of the source that may be paired.
+            targets: those of the target.
         """
         attempts = []
         for source_parts in _with_and_without_tied(self._source, sources):
@@ -651,7 +684,12 @@ class _Matching:
             self._list_as_ambiguous(source_parts_in_doubt, target_parts_in_doubt, reason)
 
     def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
-        """Match parts by the evidence, without pairing their keys yet."""
+        """Match parts by the evidence, without pairing their keys yet.
+
+        Args:
+            source: the parts of the source, all or with tied ones once.
+            target: those of the target, likewise.
+        """
         conclusions = pair_parts(
             source.parts,
             target.parts,

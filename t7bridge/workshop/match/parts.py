@@ -176,6 +176,10 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
     Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
     ones leave in unequal numbers.
+
+    Args:
+        source: the parts of one side; `number` and `cls` of each are set.
+        target: those of the other, likewise.
     """
     parts = (*source, *target)
     for part in parts:

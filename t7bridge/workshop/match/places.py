@@ -185,7 +185,7 @@ def _count(colors_of_nodes: list[dict[str, int]]) -> int:
 
 
 def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-    """Return equal numbers for equal values, the same ones on both sides."""
+    """Return numbers in place of values, by the same nodes: equal ones for equal values, also on both sides."""
     numbers: dict[Any, int] = {}
     result = []
     for side in values:
@@ -222,7 +222,7 @@ class _Flow:
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])
 
     def _note_takers(self, taker: str, calls: list[Segments]) -> None:
-        """Note what a node, or `_OUTPUT`, takes in its calls."""
+        """Note in `_takers` what a node, or `_OUTPUT`, takes in its calls."""
         for segments in calls:
             for place, segment in enumerate(segments):
                 for node in segment & self.classes.keys():
