@@ -152,7 +152,7 @@ class Remote:
         self._blocks.close()
 
     def _read_copy(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from the copy; return the number of bytes, as `read_into`."""
+        """Fill `buffer` from the copy; return the number of bytes, fewer than its length only at the end."""
         copy: Any = self._copy
         copy.seek(offset)
         data = copy.read(len(buffer))
@@ -242,6 +242,7 @@ class Remote:
         answer: Future[bytes] = Future()
 
         def ask() -> None:
+            """Put the bytes of the range, or the error, into `answer`."""
             try:
                 answer.set_result(server.fetch(number * _BLOCK_BYTES, min(end * _BLOCK_BYTES, self.size)))
             except BaseException as error:
@@ -289,6 +290,7 @@ class _Blocks:
         """The place of the next block: behind the last one comes the first again."""
 
     def __contains__(self, number: int) -> bool:
+        """Return whether a block is in the cache."""
         return number in self._slots
 
     def put(self, number: int, data: bytes) -> None:

@@ -345,7 +345,7 @@ def folder_of(source: str) -> str | None:
 
 
 def _wildcard_at(path: str) -> int | None:
-    """Return the position of the first wildcard of a pattern; `None` if there is none."""
+    """Return the position of the first wildcard (`*`, `?`, `[`) of a pattern; `None` if there is none."""
     return min((path.index(char) for char in "*?[" if char in path), default=None)
 
 

@@ -171,7 +171,11 @@ def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record
 
 
 def kind_of(head: bytes) -> str:
-    """Return the name of the likely format of a file, from its first bytes; empty for a file that is not a model."""
+    """Return the name of the likely format of a file, from its first bytes; empty for a file that is not a model.
+
+    Args:
+        head: the first `HEAD_BYTES` of the file, or all of a smaller one.
+    """
     signature = identify(head, installed=True)
     if signature is not None:
         formats = formats_with(signature.kind)
