@@ -462,7 +462,7 @@ class PiecesSource(DerivedSource):
         return super().view(offset, length)
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        """Return the source that has a byte, and its offset there: of a single piece its source, of several this one."""
+        """Return the source that has a byte, and its offset there: that of a single piece, of several this one."""
         if len(self._pieces) != 1:
             return self, offset
         ((source, start, _),) = self._pieces

@@ -349,7 +349,7 @@ class _Run:
             self._finish_recording()
 
     def convert_all(self, engine: Engine) -> None:
-        """Convert the files that the journal has chosen."""
+        """Convert the files that `Journal.plan_work` has chosen; when it returns, the last may not be recorded yet."""
         self._record_at = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self.journal.work())) as outcomes:
             for row in outcomes:
@@ -396,7 +396,7 @@ class _Run:
             self._recording = None
 
     def _record(self, rows: list[Record]) -> None:
-        """Record files, in the thread for this.
+        """Record finished files, with their outcomes; runs in the thread for this.
 
         The order matters: what the journal calls done is on the disk before, and what it calls failed has no output.
         """

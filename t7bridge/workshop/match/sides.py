@@ -479,7 +479,14 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
-    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
+    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key.
+
+    0 for a tensor with fewer rows than the cell has features, which no cell of PyTorch has.
+
+    Args:
+        key: one of the state dict.
+        tensors: the state dict.
+    """
     match = _KEY_WITH_GATES.match(key)
     if not match:
         return 1
@@ -515,6 +522,10 @@ def reorder(letters: str, count: int, into_pytorch: bool) -> Gates:
 
 def gate_orders(cells: Lifted) -> dict[str, str]:
     """Return the orders of gates shown by the graphs of a model, from its recognized cells.
+
+    Args:
+        cells: the model with its cells as modules of PyTorch. Its `pieces` tell which rows of which tensor in Lua
+            became which rows of theirs.
 
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
