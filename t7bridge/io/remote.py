@@ -121,7 +121,7 @@ class Remote:
                 self._is_unchecked = False
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and forget its blocks; answers that are under way are dropped when they come."""
         self._is_closed = True
         self._server.close()
         self._requests.clear()
@@ -253,9 +253,13 @@ class Remote:
         threading.Thread(target=ask, daemon=True).start()
 
     def _request_ahead(self) -> None:
-        """Ask for what follows the last range, if that was one of the longest: then all is read in order, it seems."""
+        """Ask for what follows the last range, if that was one of the longest: then all is read in order, it seems.
+
+        Nothing is asked for if as many ranges are under way as there may be, nor behind the end of the file.
+        """
         while len(self._requests) < _AHEAD:
-            number, count = next(reversed(self._runs.items()))  # the last run
+            # Of the last run the block that comes next, and how many its last request asked for.
+            number, count = next(reversed(self._runs.items()))
             if count < _MOST_BLOCKS:
                 return
             while number in self._blocks:

@@ -70,7 +70,13 @@ def _in_words(layers: Signature) -> str:
 
 
 def other_classes(source: Signature, target: Signature) -> int | None:
-    """Return the source's number of classes if both sides differ in nothing else; `None` otherwise."""
+    """Return the source's number of classes if both sides differ in nothing else; `None` otherwise.
+
+    Args:
+        source: the signature of the source: a text for each layer, `1000x2048` for one that maps 2048 features to 1000
+            classes.
+        target: that of the target, which has `10x2048` there.
+    """
     # The extents of each matrix that only one side has: rows, which are classes, and columns.
     only_source = [text.split("x") for text in (source - target).elements()]
     only_target = [text.split("x") for text in (target - source).elements()]

@@ -150,6 +150,7 @@ def match(request: MatchKeys) -> Match:
         return recurrent or _best_of_libraries(source, request)
     target = side_of(request.target, "the target", request.target_at, request.limits)
     lines = _read_mapping(request.mapping)
+    # A cell of many Lua layers is matched as the one module that it is in PyTorch, where the other side has that.
     source_with_cells = with_cells(source, target, [line.source for line in lines])
     target_with_cells = with_cells(target, source, [line.target for line in lines])
     return _Matching(source_with_cells, target_with_cells, request.order).run(lines)
@@ -408,6 +409,7 @@ class _Matching:
         for key in self._source.tensors:
             if key in self._used_sources or key in doubtful:
                 continue
+            # Nothing is computed from the counts of batches, so that they need no counterpart, either.
             if name_of(key) == BATCHES or key in self._source.derived:
                 derived.append(key)
             else:
@@ -479,6 +481,7 @@ class _Matching:
         for source, target in pairs:
             del self._pairs[target]
             self._used_sources.discard(source)
+        # A tensor of the source may be in several of the pairs.
         sources = dict.fromkeys(source for source, _ in pairs)
         targets = tuple(target for _, target in pairs)
         self._ambiguous.append(Ambiguity(tuple(sources), targets, reason))
@@ -863,7 +866,16 @@ def _text_of(name: str) -> str:
 
 
 def _line_of(words: Sequence[str], place: str) -> Line:
-    """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
+    """Return the pair that some words of the mapping state.
+
+    Args:
+        words: what is meant of the source, what of the target, and optionally an order of gates.
+        place: where they are in the mapping, for messages.
+
+    Raises:
+        FormatError: they are not two or three words.
+        ModelError: they are a key and a module, or nothing on both sides.
+    """
     are_texts = all(isinstance(word, str) for word in words)
     has_letters_of_gates = are_texts and _GATES.issuperset("".join(words[2:]))
     if not has_letters_of_gates or len(words) not in (2, 3):

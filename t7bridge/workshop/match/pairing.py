@@ -138,7 +138,12 @@ class _Scope:
         return cls(source, target, (_common_steps(source), _common_steps(target)))
 
     def without(self, source: _GroupList, target: _GroupList) -> _Scope:
-        """Return the scope without the parts of two lists of groups."""
+        """Return the scope without the parts of two lists of groups; the names of the others stay the same.
+
+        Args:
+            source: a list of groups of the source.
+            target: one of the target.
+        """
         source_numbers = {part.number for group in source.groups for part in group}
         target_numbers = {part.number for group in target.groups for part in group}
         return _Scope(
@@ -659,6 +664,8 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
     """Return the numbered lists that parts are in, in the order of their numbers.
 
+    `layers.0.conv`, `layers.1.conv` and `layers.2.conv` are one list: paths that differ in one step, which is a number.
+
     Returns:
         The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
         a list around it are in both.
@@ -765,4 +772,4 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
             # In the order of definition, as the groups of containers are: `part.number` is the place among all parts.
             # It pairs nothing, but the same layers in another order are doubtful; see `_begin_at_same_layers`.
             groups.append(sorted(group, key=lambda part: part.number))
-        yield _GroupList(groups, has_bare_numbers=False)
+        yield _GroupList(groups, has_bare_numbers=False)  # names come before the numbers

@@ -160,7 +160,10 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     """Return the color of each part of both sides, by its number: equal for parts at places that look alike.
 
     Parts of classes that the sides have in unequal numbers, or that a graph does not show, are passed through, as if
-    they were not there.
+    they were not there. Nodes, the modules of a graph, are what has a color: the parts of one node have that of it.
+
+    Args:
+        sides: the graph and the parts of the source, and those of the target.
     """
     in_source, in_target = (Counter(part.cls for part in parts) for _, parts in sides)
     hidden = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}

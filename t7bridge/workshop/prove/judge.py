@@ -380,7 +380,7 @@ class Judge:
             # `None` if no layer that has run computed it.
             return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
-        is_index = value.element.name == "int64"
+        is_index = value.element.name == "int64"  # PyTorch takes only whole numbers for these
         if not is_index:
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):

@@ -64,6 +64,10 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`.
 
     A list in which some elements are missing stays a list; one in which all are is `None`.
+
+    Args:
+        value: the field's value.
+        depth: how many tables it is inside of, whose reading this is part of.
     """
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None or value.element.name.startswith("complex"):
@@ -932,6 +936,7 @@ class RecordedValues(Domain[PassedValue]):
         if not is_node or number >= len(self._nodes):
             return value, None
         data = self._nodes[number]
+        # A node keeps both in lists, of one element if it has one input, or one use.
         input_of_node = _without_table(recorded(data.get("input")))
         if input_of_node is not None:
             value = PassedValue(input_of_node)

@@ -723,7 +723,7 @@ def _place_of(call: Call, partner: Call) -> str:
 
 
 def _options_of(layer: nn.Module) -> dict[str, Any]:
-    """Return what PyTorch lists as the constants of a module, by name."""
+    """Return what PyTorch lists as the constants of a module, by name, such as its stride and padding."""
     options = {}
     for name in getattr(layer, "__constants__", ()):
         value = getattr(layer, name, None)

@@ -497,6 +497,7 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
     verdict = DIFFERS if differs else AGREES
     # Only the runs of layers are counted.
     whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
+    # The second model is the reference, to whose largest value the difference is relative.
     deviation = deviation_of(comparison.theirs.result, comparison.mine.result)
     whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
