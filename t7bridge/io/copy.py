@@ -450,6 +450,9 @@ def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
     Of a folder, they are the SHA-256 of the names and checksums of all that is in it, in the order of the names, and
     the size of all its files together.
 
+    Args:
+        path: of the file or folder, or a source of bytes, which is read from its first byte.
+
     Raises:
         OSError: it cannot be read.
     """

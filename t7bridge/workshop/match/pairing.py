@@ -154,7 +154,10 @@ class _Scope:
 
 
 def _common_steps(parts: PartList) -> int:
-    """Return the number of steps that all paths begin with; the last step of a path, its name, does not count."""
+    """Return the number of steps that all paths begin with, the same ones; the last step of a path does not count.
+
+    It is the part's own name, which is left to a part even if all begin with it.
+    """
     paths = [part.path for part in parts]
     # What the first and the last path in sorted order have in common, all have.
     first = min(paths)

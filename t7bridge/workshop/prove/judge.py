@@ -388,7 +388,7 @@ class Judge:
         return tensor
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
-        """Note what computes the memory that a run wrote.
+        """Note what computes the memory that a run wrote, in `_node_outputs`, for later runs that read it.
 
         Args:
             run: the run.

@@ -698,7 +698,12 @@ class _Container:
 def _container_of(run: Run) -> _Container | None:
     """Return what a container does; `None` if it is not known, and for a layer without modules inside.
 
-    If its fields contradict one another, the run's `contradiction` says so.
+    How it passes values through the modules inside, its flow, is that which Lua's class declares, if it runs them in
+    another way than PyTorch's; else that of the PyTorch class which its entry maps it to. If its fields contradict one
+    another, the run's `contradiction` says so.
+
+    Args:
+        run: that of the module, whose `obj` may be of any class.
     """
     obj = run.obj
     recording = recording_of(obj)
@@ -717,7 +722,7 @@ def _container_of(run: Run) -> _Container | None:
     call, graph = call_and_graph
     facts = traits_of(call.target)
     if facts.flow is None:
-        return None
+        return None  # PyTorch's class is a layer, or runs its modules in a way that only its code says
     inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
     if graph is None and _runs_others_than_listed(obj, inside):
         return None
@@ -1083,9 +1088,11 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
 def _state_before(run: Run, name: str, field_of_user: str) -> Recorded:
     """Return a state with which a step of a cell begins; `None` if it is not recorded.
 
+    The first step begins with zeros, unless the user sets the state: in `field_of_user`, or in `startState` for all.
+
     Args:
-        run: the step.
-        name: the field with the states of all steps.
+        run: that of the cell, which knows the step.
+        name: the field with a table of the states after all steps.
         field_of_user: the field with the first state, if the user sets it.
     """
     if run.is_unknown_step:

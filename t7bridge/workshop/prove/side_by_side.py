@@ -396,6 +396,7 @@ class RecordedPass:
         right_input = self._right_input(call, tensor)
 
         def corrected(item: torch.Tensor) -> torch.Tensor:
+            """Return the input of the first model in place of the only tensor of a floating-point type."""
             return right_input if item.is_floating_point() else item
 
         args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
