@@ -147,7 +147,11 @@ class Output:
             self.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
+        """Append bytes, bytes of an open file, or pieces.
+
+        Args:
+            content: the bytes; or where they are, and their change; or an iterable that makes them piece by piece.
+            done: is given the CRC-32 of what was written, now or by :meth:`wait`; without it none is computed.
 
         Raises:
             WriteError: the file does not accept the bytes, or an element cannot be converted to its type.

@@ -183,6 +183,10 @@ class ByteSource:
     def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
         """Read everything from a file object without a descriptor of its own; restore its position if possible.
 
+        Args:
+            file: the file object.
+            name: for messages.
+
         Returns:
             The source, and the offset of that position; of a stream that cannot seek, what is left of it, and 0.
 

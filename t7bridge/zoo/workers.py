@@ -90,7 +90,12 @@ class VerifyError(T7BridgeError):
 
 
 def convert_one(record: Record, settings: Settings) -> Record:
-    """Convert one file, and store the outcome in its record, which is returned; any error becomes part of it."""
+    """Convert one file, and store the outcome in its record, which is returned; any error becomes part of it.
+
+    Args:
+        record: as the plan has made it: place of the input, and path of the output.
+        settings: of each conversion.
+    """
     began = time.perf_counter()
     try:
         with as_local_input(record.place) as source:
@@ -114,6 +119,11 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
 
     The output appears at its place, or is uploaded, at the very end, when all has succeeded. If a foreign file is
     there, the output is compared with it, and dropped.
+
+    Args:
+        record: as the plan has made it; `ours` is false if a foreign file is at the place of the output.
+        settings: of each conversion.
+        source: the path of the local file.
     """
     place = join(settings.folder, record.output)
     with as_local_output(place) if record.ours else scratch_output(place) as target:
@@ -627,6 +637,10 @@ class LocalEngine(Engine):
         """Give a worker more jobs when half of its queue is done, up to a number of jobs and of bytes.
 
         A file of more bytes than that is given to an idle worker only.
+
+        Args:
+            worker: the worker.
+            waiting: the files that no worker has yet; those given are taken from it.
         """
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return

@@ -242,7 +242,15 @@ def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
 
 
 def _library(home: str, request: MatchKeys) -> Library | None:
-    """Return the models of a library; `None` for one that is not installed, and that the user has not named."""
+    """Return the models of a library; `None` for one that is not installed, and that the user has not named.
+
+    Args:
+        home: the package, or the path of a file.
+        request: that of the match; its `among` has what the user has named.
+
+    Raises:
+        ModelError: the user has named it, and it cannot be imported.
+    """
     try:
         return library(home)
     except (ImportError, OSError, SyntaxError) as error:
@@ -392,7 +400,11 @@ class _Matching:
     def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
         """Return whether as many tensors of the source have the shapes of those of the target, in this order.
 
-        The keys of the target must not be paired yet.
+        It is false if a key of the target is paired already.
+
+        Args:
+            sources: keys of the source.
+            targets: keys of the target.
         """
         if len(sources) != len(targets) or any(key in self._pairs for key in targets):
             return False
@@ -523,6 +535,10 @@ class _Matching:
         """Return the number of gates of a pair of which one side is PyTorch's, and whether that is the target.
 
         The order of the gates on the other side has to be known. The number is 0 if no order has to be.
+
+        Args:
+            source: the key of the source.
+            target: the key of the target.
         """
         # Of a key that is not of a recurrent module of PyTorch it is 1; 0 of one with fewer rows than features.
         source_count = gate_count(source, self._source.tensors)
@@ -715,7 +731,13 @@ class _Matching:
         return _Attempt(source, target, pairs, doubts)
 
     def _list_as_ambiguous(self, source_parts: list[Part], target_parts: list[Part], reason: str) -> None:
-        """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
+        """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter.
+
+        Args:
+            source_parts: parts of the source, all of one class.
+            target_parts: those of the target, of the same class.
+            reason: why nothing tells them apart.
+        """
         names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
             # Some parts may lack a tensor of this name, such as a bias.
@@ -776,7 +798,7 @@ def _with_and_without_tied(side: Side, keys: list[str]) -> list[_Parts]:
 
 
 def _without_tied(side: Side, parts: list[Part]) -> _Parts:
-    """Return the parts without those completely tied to an earlier one."""
+    """Return the parts of a side without those completely tied to an earlier one; see `_Parts` for their keys."""
     firsts_by_memory: dict[Any, Part] = {}
     distinct: list[Part] = []
     firsts_of_keys: dict[str, str] = {}

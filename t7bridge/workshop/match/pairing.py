@@ -379,7 +379,12 @@ class _Solver:
         return has_pairs
 
     def _runs_as_numbered(self, source: Mapping[str, Part], target: Mapping[str, Part]) -> bool:
-        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers."""
+        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers.
+
+        Args:
+            source: the parts of the source by their names, `0.1`.
+            target: those of the target, with the same names.
+        """
 
         def numbers(name: str) -> list[int]:
             # A step with letters comes before all numbers.

@@ -113,7 +113,12 @@ def _matrix(shape: Shape) -> Shape:
 
 
 def fits(shape: Shape, wanted: Shape) -> bool:
-    """Return whether elements of one shape are valid in another in the same order, by the layers' computation."""
+    """Return whether elements of one shape are valid in another in the same order, by the layers' computation.
+
+    Args:
+        shape: that of the tensor.
+        wanted: the other.
+    """
     own = trimmed(shape)
     other = trimmed(wanted)
     if own == other:

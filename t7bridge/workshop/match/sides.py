@@ -304,7 +304,11 @@ class _InitialValue(Elements):
         self._key = key
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the elements of a storage in pieces; the module with its values is made for the first of all storages.
+
+        Raises:
+            ModelError: this module has no such parameter, or one of another size.
+        """
         value = self._load_values().get(self._key)
         if value is None or value.storage is None or value.storage.count != storage.count:
             raise ModelError(f"the module has other parameters when it is made with its weights: {self._key}")

@@ -72,7 +72,12 @@ def _planned(model: TorchObject) -> ModuleSpec:
 
 
 def _guess(plan: ModuleSpec, side: int) -> Spec:
-    """Return an input that a model may accept, by its plan; see `guess_inputs`."""
+    """Return an input that a model may accept, by its plan; `None` if this does not determine one.
+
+    Args:
+        plan: the model's, as far as it could be made.
+        side: height and width of images.
+    """
     entered = _EnteredLayers(side)
     try:
         entered(plan, Kind("any", origin=_THE_INPUT))
@@ -148,7 +153,14 @@ class _EnteredLayers(Kinds):
         return None if None in specs else specs
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it."""
+        """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it.
+
+        It is `ANY` as soon as all is known of the input, or too many modules were visited.
+
+        Args:
+            spec: the module in the plan.
+            kind: of its input; its `origin` tells whether that is the input of the model, or in it.
+        """
         is_done = _THE_INPUT in self._examples  # the layer that takes it has said all
         if is_done or self._depth > _DEEPEST or len(self._next_indices) > _MOST_VALUES:
             return ANY

@@ -79,7 +79,11 @@ def map_tensors(value: Values, change: Callable[..., Any]) -> Values:
 
 
 def drawn(module: nn.Module, spec: Any) -> Values:
-    """Return example inputs of a model in double precision; see `example`.
+    """Return example inputs of a model in double precision, with numbers that are the same in each run.
+
+    Args:
+        module: the live model.
+        spec: the shapes: an `Example`, or a list of these.
 
     Raises:
         ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.

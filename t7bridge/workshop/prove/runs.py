@@ -736,6 +736,10 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
 
     `None` if PyTorch has no such module, or the container's fields are damaged. If they contradict one another, the
     run's `contradiction` says so.
+
+    Args:
+        run: that of the container.
+        layer: its entry in the registry of Lua's classes.
     """
     module = layer.module_of(run.obj.class_name)
     if module is None:

@@ -569,7 +569,12 @@ class Comparison:
         self._compare_origins(partner.origin, call.origin, f"before {_place_of(call, partner)}")
 
     def _gets_input_of_another(self, call: Call, partner: Call) -> bool:
-        """Return whether a layer gets what another one of its size gets in the first model."""
+        """Return whether a layer gets what another one of its size gets in the first model.
+
+        Args:
+            call: the run of the layer in the second model.
+            partner: that in the first.
+        """
         sizes = [numel for numel, _ in call.weights]
         for other in self.mine.calls:
             is_of_same_size = [numel for numel, _ in other.weights] == sizes
@@ -734,7 +739,12 @@ def _options_of(layer: nn.Module) -> dict[str, Any]:
 
 
 def _without_common(mine: list[Operation], theirs: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """Return two chains of operations without what both begin with, and without what both end with."""
+    """Return two chains of operations without what both begin with, and without what both end with.
+
+    Args:
+        mine: the operations of the first model, in order.
+        theirs: those of the second.
+    """
     while mine and theirs and mine[0] == theirs[0]:
         mine = mine[1:]
         theirs = theirs[1:]
