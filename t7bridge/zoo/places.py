@@ -410,6 +410,9 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
 
     They are named relative to the folder, to that before the first wildcard of a pattern, or to that of the only file.
 
+    Args:
+        place: the URL of a file or folder, or a pattern of such; `zip://*.t7::s3://bucket/models.zip` is one.
+
     Raises:
         T7BridgeError: there is none, or they cannot be listed.
     """

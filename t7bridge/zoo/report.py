@@ -406,6 +406,7 @@ def as_csv(rows: Iterable[Record]) -> str:
     """Return files as lines of a table for spreadsheets, with the columns of `COLUMNS`."""
 
     def cell(value: Any) -> Any:
+        """Return a value as a cell that a spreadsheet shows as it is."""
         # A spreadsheet evaluates cells that look like a formula, and a file can be named like one: a quote makes a
         # cell text.
         if isinstance(value, str) and value[:1] in _FORMULA:

@@ -317,6 +317,10 @@ def _set_outcome_of_error(record: Record, error: T7BridgeError) -> None:
     """Store the outcome of a conversion that an error ended.
 
     A file without anything to write, and one that does not claim to be a model and is none, are no failures.
+
+    Args:
+        record: receives status and reason; of a failure also the class of the error, and notes or layers that it has.
+        error: what ended the conversion; its `file` is emptied.
     """
     if isinstance(error, (NoModuleError, NoTensorError)):
         record.status = NOTHING
