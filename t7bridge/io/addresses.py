@@ -441,15 +441,19 @@ class _Web(Server):
         """Tag or time of the file, empty if the server does not state it; `None` before the first answer."""
 
     def begin(self) -> bytes | Copy:
+        """Return the first bytes of the file, or a copy of the whole if the server sends no ranges."""
         return self._run(self._begin)  # type: ignore[no-any-return]
 
     def fetch(self, start: int, end: int) -> bytes:
+        """Return the bytes of the file from `start` on, 0-based, up to but without `end`."""
         return self._run(self._fetch, start, end)  # type: ignore[no-any-return]
 
     def copy(self) -> Copy:
+        """Return a copy of the whole file."""
         return self._run(self._copy)  # type: ignore[no-any-return]
 
     def check(self) -> None:
+        """Check that the file is still the one that was opened."""
         self._run(self._check)
 
     def head(self, count: int) -> bytes:
@@ -496,7 +500,10 @@ class _Web(Server):
         return answer
 
     async def _begin(self) -> bytes | Copy:
-        """Return the first bytes, if the server says that it sends a part, and how large the file is; else a copy."""
+        """Return the first bytes, if the server says that it sends a part, and how large the file is; else a copy.
+
+        Sets the size of the file, and the tag or time by which later answers are recognized as of the same version.
+        """
         async with await self._answer(start=0, end=_FIRST_BYTES) as answer:
             if answer.status == 200:  # OK: the whole, as the server has no ranges
                 return await self._copied(answer)
@@ -528,7 +535,16 @@ class _Web(Server):
             return data[:count]
 
     async def _fetch(self, start: int, end: int) -> bytes:
-        """Return the bytes of a range of the file, see `Server.fetch`; an answer about another version is an error."""
+        """Return the bytes of a range of the file; an answer about another version is an error.
+
+        Args:
+            start: of the first byte, 0-based.
+            end: behind the last one.
+
+        Raises:
+            NoRangesError: the server sends the whole file only.
+            T7BridgeError: the file has changed, or not these bytes arrived.
+        """
         async with await self._answer(start, end) as answer:
             # Precondition Failed; Range Not Satisfiable: the file is shorter than it was.
             if answer.status in (412, 416):
@@ -547,12 +563,16 @@ class _Web(Server):
         return data
 
     async def _copy(self) -> Copy:
+        """Return a copy of the whole file."""
         async with await self._answer() as answer:
             answer.raise_for_status()
             return await self._copied(answer)
 
     async def _copied(self, answer: Any) -> Copy:
-        """Return a copy of an answer that is the whole file.
+        """Return a copy of an answer that is the whole file, and set its size, and its tag or time.
+
+        Args:
+            answer: of the web server.
 
         Raises:
             T7BridgeError: it is of another version than an answer before; or the file is larger than it may be.
@@ -571,6 +591,7 @@ class _Web(Server):
         return copy
 
     async def _write_to(self, target: IO[bytes]) -> None:
+        """Write the whole file to an open one."""
         async with await self._answer() as answer:
             answer.raise_for_status()
             await _stream(answer, target, self._name)
@@ -680,7 +701,7 @@ class _Store(Server):
     Args:
         system: fsspec's.
         path: of the file in it.
-        name: the address, for errors.
+        name: the address, with its protocol, for errors.
     """
 
     def __init__(self, system: Any, path: str, name: str) -> None:
@@ -692,7 +713,7 @@ class _Store(Server):
         self._lock = allocate_lock()
         """Held while the position of the file is used."""
         self._version: tuple[int | None, str] = (None, "")
-        """Size, and tag or time, of the file that was opened."""
+        """Size, and tag or time, of the file that was opened; set by `begin`."""
         # Files of S3 are opened by their tag, which each of their requests repeats (`If-Match`).
         self.refuses_other_versions = protocol_of(name) in ("s3", "s3a")
 
@@ -722,7 +743,15 @@ class _Store(Server):
         return self.fetch(0, min(self.size, _FIRST_BYTES))
 
     def fetch(self, start: int, end: int) -> bytes:
-        """Return the bytes of a range of the open file, see `Server.fetch`."""
+        """Return the bytes of a range of the open file.
+
+        Args:
+            start: of the first byte, 0-based.
+            end: behind the last one.
+
+        Raises:
+            TruncatedError: not all bytes arrived.
+        """
         if start == end:
             return b""
         if getattr(self._system, "async_impl", False) and hasattr(self._file, "_fetch_range"):
@@ -737,7 +766,7 @@ class _Store(Server):
         return bytes(data)
 
     def copy(self) -> Copy:
-        """Return a copy of the whole file; fewer bytes than its size are an error."""
+        """Return a copy of the whole file; another number of bytes than its size is an error."""
         copy = _new_copy()
         try:
             copy_whole(self._system, self._path, copy, self._name)
@@ -749,11 +778,13 @@ class _Store(Server):
         return copy
 
     def check(self) -> None:
-        self._system.invalidate_cache()
+        """Check that size, and tag or time, are still those of the file that was opened."""
+        self._system.invalidate_cache()  # fsspec's lists of files, which would have the old state
         info = self._system.info(self._path)
         if (info.get("size"), stamp_of(info)) != self._version:
             raise changed_error(self._name)
 
     def close(self) -> None:
+        """Close the open file, if there is one."""
         if self._file is not None:
             self._file.close()

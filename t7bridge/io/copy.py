@@ -70,8 +70,8 @@ class ExtentCopy:
         """Yield what a piece becomes, in parts that are valid until the next, each with its position in the target.
 
         Args:
-            start: of the piece.
-            end: of the piece.
+            start: of the piece: bytes of the source from the beginning of the extent, as `pieces` yields them.
+            end: behind its last byte, likewise.
             buffer: of the extent's change.
             name: the target's, for messages.
 
@@ -213,9 +213,12 @@ class Transfers:
                 self._ended.append(None)
 
     def _work(self) -> None:
-        """Copy pieces until none is left that another thread has not begun, or an error occurs in any thread."""
+        """Copy pieces until none is left that another thread has not begun, or an error occurs in any thread.
+
+        An error of this thread is raised: its caller puts it into `_error`, at which the other threads end.
+        """
         change: Change | None = None
-        buffer: Buffer | None = None  # half a megabyte, made for the first piece only: most files have none
+        buffer: Buffer | None = None  # half a megabyte, not made before the first piece: most files have none
         while self._error is None and self._pieces:
             try:
                 copy, start, end = self._pieces.popleft()
@@ -260,6 +263,7 @@ WORTH_BYTES = 1 << 20
 """From how many bytes on an extent is left to several threads."""
 
 Done = Callable[[int], None] | None
+"""Is given the CRC-32 of bytes when all were copied; `None` where nobody needs it."""
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 """The codes of arrays by the bytes of their elements."""
 
@@ -300,7 +304,10 @@ class _ReversingBuffer(Buffer):
         self.view = memoryview(self._array).cast("B")
 
     def changed(self, length: int) -> memoryview:
-        """See `Buffer`. The words of the whole buffer are reversed, those behind the first `length` bytes in vain."""
+        """Return the first `length` bytes of the view with each word reversed.
+
+        The words of the whole buffer are, those behind in vain: arrays reverse all or none.
+        """
         self._array.byteswap()
         return self.view[:length]
 
@@ -398,7 +405,12 @@ def combine(first: int, second: int, length: int) -> int:
 
 
 def _product(first: int, second: int) -> int:
-    """Return the product of two polynomials over GF(2), modulo that of CRC-32."""
+    """Return the product of two polynomials over GF(2), modulo that of CRC-32; as numbers, whose bits are coefficients.
+
+    Args:
+        first: one of them.
+        second: the other; as for numbers, the order makes no difference.
+    """
     # Bits are reversed: the highest is the coefficient of 1. `second` is multiplied by x from step to step, and added
     # for each power of x that `first` has.
     product = 0
@@ -437,6 +449,9 @@ def digest(path: str | os.PathLike[str] | ByteSource) -> tuple[str, int]:
 
     Of a folder, they are the SHA-256 of the names and checksums of all that is in it, in the order of the names, and
     the size of all its files together.
+
+    Args:
+        path: of the file or folder, or a source of bytes, which is read from its first byte.
 
     Raises:
         OSError: it cannot be read.

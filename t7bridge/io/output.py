@@ -147,7 +147,11 @@ class Output:
             self.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Append bytes, bytes of an open file, or pieces; `done` as in :meth:`copy`.
+        """Append bytes, bytes of an open file, or pieces.
+
+        Args:
+            content: the bytes; or where they are, and their change; or an iterable that makes them piece by piece.
+            done: is given the CRC-32 of what was written, now or by :meth:`wait`; without it none is computed.
 
         Raises:
             WriteError: the file does not accept the bytes, or an element cannot be converted to its type.
@@ -168,7 +172,10 @@ class Output:
             done(crc)
 
     def _copied(self, copy: ExtentCopy) -> Iterator[tuple[int, memoryview]]:
-        """Yield what an extent becomes, with the position of each part; then finish the copy."""
+        """Yield what an extent becomes, in parts with their positions in the file; then finish the copy.
+
+        A part is valid until the next one is asked for, which is put into the same buffer.
+        """
         # The buffer of the last copy is used again, unless it is for another change, or too small.
         change = copy.extent.change
         last_change, buffer = self._last_change_and_buffer or (None, None)
@@ -207,6 +214,10 @@ class Output:
 
 def check_replaceable(path: str, force: bool) -> os.stat_result | None:
     """Refuse a target that must not be replaced; return the status of one that will be, `None` if there is none.
+
+    Args:
+        path: of the target.
+        force: whether an existing file may be replaced.
 
     Raises:
         TargetExistsError: it exists and `force` is not set, it is an input, or no regular file.
@@ -472,6 +483,10 @@ class Blocks:
 
         glibc writes a byte to each block where a file system cannot reserve them, which takes longer than all the rest.
         Those bytes are data for `SEEK_DATA`, and blocks that are only reserved are not.
+
+        Args:
+            position: of the first byte of these blocks, 0-based.
+            size: number of bytes.
         """
         os.posix_fallocate(self._file, position, size)
         here = os.lseek(self._file, 0, os.SEEK_CUR)

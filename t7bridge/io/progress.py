@@ -59,6 +59,7 @@ def progress(text: str, path: str = "") -> Iterator[None]:
     thread.start()
 
     def end() -> None:
+        """Remove the bar, and wait until it is gone."""
         done.set()
         thread.join()
 
@@ -94,6 +95,7 @@ class _Watched:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
+        """Return anything else of the stream."""
         if name == "buffer":  # bytes will be written to it
             self._end()
         return getattr(self._stream, name)

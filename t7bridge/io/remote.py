@@ -121,7 +121,7 @@ class Remote:
                 self._is_unchecked = False
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and forget its blocks; answers that are under way are dropped when they come."""
         self._is_closed = True
         self._server.close()
         self._requests.clear()
@@ -152,7 +152,7 @@ class Remote:
         self._blocks.close()
 
     def _read_copy(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from the copy; return the number of bytes, as `read_into`."""
+        """Fill `buffer` from the copy; return the number of bytes, fewer than its length only at the end."""
         copy: Any = self._copy
         copy.seek(offset)
         data = copy.read(len(buffer))
@@ -242,6 +242,7 @@ class Remote:
         answer: Future[bytes] = Future()
 
         def ask() -> None:
+            """Put the bytes of the range, or the error, into `answer`."""
             try:
                 answer.set_result(server.fetch(number * _BLOCK_BYTES, min(end * _BLOCK_BYTES, self.size)))
             except BaseException as error:
@@ -252,9 +253,13 @@ class Remote:
         threading.Thread(target=ask, daemon=True).start()
 
     def _request_ahead(self) -> None:
-        """Ask for what follows the last range, if that was one of the longest: then all is read in order, it seems."""
+        """Ask for what follows the last range, if that was one of the longest: then all is read in order, it seems.
+
+        Nothing is asked for if as many ranges are under way as there may be, nor behind the end of the file.
+        """
         while len(self._requests) < _AHEAD:
-            number, count = next(reversed(self._runs.items()))  # the last run
+            # Of the last run the block that comes next, and how many its last request asked for.
+            number, count = next(reversed(self._runs.items()))
             if count < _MOST_BLOCKS:
                 return
             while number in self._blocks:
@@ -289,6 +294,7 @@ class _Blocks:
         """The place of the next block: behind the last one comes the first again."""
 
     def __contains__(self, number: int) -> bool:
+        """Return whether a block is in the cache."""
         return number in self._slots
 
     def put(self, number: int, data: bytes) -> None:

@@ -56,7 +56,7 @@ def _hint_for_missing(name: str) -> str:
 
 
 def require_file(path: PathLike) -> None:
-    """Refuse the path of a missing file, before work that takes long; addresses are not looked up.
+    """Refuse the path of a missing file or folder, before work that takes long; addresses are not looked up.
 
     Raises:
         MissingFileError: there is no such file or folder.
@@ -183,6 +183,10 @@ class ByteSource:
     def _from_stream(cls, file: IO[bytes], name: str) -> tuple[ByteSource, int]:
         """Read everything from a file object without a descriptor of its own; restore its position if possible.
 
+        Args:
+            file: the file object.
+            name: for messages.
+
         Returns:
             The source, and the offset of that position; of a stream that cannot seek, what is left of it, and 0.
 
@@ -255,6 +259,11 @@ class ByteSource:
     def read_exact(self, offset: int, length: int, what: str) -> bytes:
         """Like `read`, but raise an error if bytes are missing.
 
+        Args:
+            offset: of the first byte, 0-based.
+            length: in bytes.
+            what: what the bytes are, for the message.
+
         Raises:
             TruncatedError: the source ends before `offset + length`.
         """
@@ -306,6 +315,11 @@ class ByteSource:
 
     def _mapped(self, fd: int, offset: int, length: int) -> memoryview:
         """Return bytes of the file as a part of its memory map.
+
+        Args:
+            fd: the descriptor of the file.
+            offset: of the first byte, 0-based.
+            length: in bytes.
 
         Raises:
             TruncatedError: the file has become shorter.
@@ -372,7 +386,7 @@ class DerivedSource(ByteSource):
     """A source whose bytes are neither those of one open file nor in memory: a subclass has `read_into`."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """See `ByteSource.read`."""
+        """Return `length` bytes at `offset`, fewer only at the end of the source."""
         data = memoryview(bytearray(max(0, min(length, self.size - offset))))
         count = self.read_into(offset, data)
         return bytes(data[:count])
@@ -393,12 +407,15 @@ class _RemoteSource(DerivedSource):
         sizes[name] = self.size  # for the progress bar
 
     def read_all(self) -> None:
+        """Expect that all of the file will be read: it is fetched in large ranges from now on."""
         self._remote.read_all()
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset`; return the number of bytes, fewer than its length only at the end."""
         return self._remote.read_into(offset, buffer)
 
     def close(self) -> None:
+        """Close the connection, and forget what was fetched."""
         self._remote.close()
 
 
@@ -430,7 +447,7 @@ class PiecesSource(DerivedSource):
         super().__init__(name, size)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from the pieces that hold the range, see `ByteSource.read_into`."""
+        """Fill `buffer` from the pieces that hold the range; return the number of bytes, fewer only at the end."""
         done = 0
         for source, start, length in self._parts(offset, len(buffer)):
             count = source.read_into(start, buffer[done : done + length])
@@ -449,7 +466,7 @@ class PiecesSource(DerivedSource):
         return super().view(offset, length)
 
     def resolve(self, offset: int) -> tuple[ByteSource, int]:
-        """See `ByteSource.resolve`: of a single piece its source, of several this one."""
+        """Return the source that has a byte, and its offset there: that of a single piece, of several this one."""
         if len(self._pieces) != 1:
             return self, offset
         ((source, start, _),) = self._pieces
@@ -502,6 +519,9 @@ def inputs_protected() -> Iterator[None]:
     At its end, and before an output takes its name, the files at addresses are checked: an error if one has changed.
 
     Blocks inside of others share the files of the outermost: that of a verb of the command line, or of a function.
+
+    Raises:
+        T7BridgeError: a file at an address has changed.
     """
     if _inputs.get() is not None:
         yield

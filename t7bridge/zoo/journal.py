@@ -355,17 +355,27 @@ class Journal:
         return json.loads(value)
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Store facts about the zoo as a whole, by name, as data for JSON."""
+        """Store facts about the zoo as a whole, by name, as data for JSON: options, sources, release and layout."""
         lines = [(name, json.dumps(value)) for name, value in facts.items()]
         self._database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def query(self, text: str, *values: Any) -> list[Any]:
-        """Return all rows of a query, which must be few, as they are in memory together."""
+        """Return all rows of a query, which must be few, as they are in memory together.
+
+        Args:
+            text: the query, in SQL.
+            values: for each `?` in it.
+        """
         with self._reading():
             return self._database.execute(text, tuple(map(_parameter, values))).fetchall()
 
     def execute(self, text: str, *values: Any) -> int:
-        """Run a statement of SQL, a transaction of its own unless one is open; return how many rows it changed."""
+        """Run a statement of SQL, a transaction of its own unless one is open; return how many rows it changed.
+
+        Args:
+            text: the statement.
+            values: for each `?` in it.
+        """
         return self._database.execute(text, tuple(map(_parameter, values))).rowcount
 
     def records(self, condition: str = "TRUE") -> Iterator[Record]:
@@ -426,6 +436,9 @@ class Journal:
 
     def list_inputs(self, inputs: Iterable[Record]) -> None:
         """Fill the table `inputs` with the files that are in the sources now.
+
+        Args:
+            inputs: as `find_inputs` yields them.
 
         Raises:
             ModelError: two inputs have the same name.
@@ -636,6 +649,7 @@ class Rows(Sequence[Record]):
         self.journal = journal
 
     def __len__(self) -> int:
+        """Return the number of files that are among the sources."""
         ((count,),) = self.journal.query(f"SELECT count(*) FROM files WHERE {PRESENT}")
         return int(count)
 

@@ -95,7 +95,12 @@ class OutputNames:
         return stem_of(name) + self._suffix_of(kind)
 
     def note_wanted_name(self, name: str, kind: str) -> None:
-        """Note the name that an input of a format wants for its output, and reserve those of its folders."""
+        """Note the name that an input of a format wants for its output, and reserve those of its folders.
+
+        Args:
+            name: of the input.
+            kind: its format.
+        """
         short = self._short_name(name, kind)
         self.has_wanted_names = True
         self._reserve_folders(short)
@@ -134,7 +139,7 @@ class OutputNames:
 
 
 def _with_parents(folder: str) -> Iterator[str]:
-    """Yield `a/b`, `a`."""
+    """Yield a folder and those that contain it, the innermost first: `a/b`, `a`; nothing for an empty text."""
     while folder:
         yield folder
         folder, _, _ = folder.rpartition("/")

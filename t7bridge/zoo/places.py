@@ -112,6 +112,10 @@ def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
 def put(path: str, place: str) -> None:
     """Copy a local file to a URL, where it appears whole or not at all.
 
+    Args:
+        path: of the local file.
+        place: the URL.
+
     Raises:
         WriteError: the upload fails.
     """
@@ -222,7 +226,7 @@ def heads(places: Sequence[str], count: int) -> Iterator[bytes | None]:
 
 
 def _head(place: str, count: int) -> bytes | None:
-    """Return the first bytes of a file, see `heads`."""
+    """Return the first `count` bytes of a file at a path or URL; `None` if it cannot be read."""
     path = local_path(place)
     try:
         if path is None:
@@ -341,7 +345,7 @@ def folder_of(source: str) -> str | None:
 
 
 def _wildcard_at(path: str) -> int | None:
-    """Return the position of the first wildcard of a pattern; `None` if there is none."""
+    """Return the position of the first wildcard (`*`, `?`, `[`) of a pattern; `None` if there is none."""
     return min((path.index(char) for char in "*?[" if char in path), default=None)
 
 
@@ -405,6 +409,9 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     """Return the files at a URL, by path, and whether it is that of a single file.
 
     They are named relative to the folder, to that before the first wildcard of a pattern, or to that of the only file.
+
+    Args:
+        place: the URL of a file or folder, or a pattern of such; `zip://*.t7::s3://bucket/models.zip` is one.
 
     Raises:
         T7BridgeError: there is none, or they cannot be listed.
@@ -602,7 +609,7 @@ class Folder:
         return True
 
     def close(self) -> None:
-        """Remove temporary files."""
+        """Remove temporary files, of which a folder on this machine has none."""
 
 
 class RemoteFolder(Folder):
@@ -645,7 +652,7 @@ class RemoteFolder(Folder):
         """When the journal is to be uploaded again, on the clock of `time.monotonic`."""
 
     def files(self, output: str) -> dict[str, int]:
-        """See `Folder`; as of the beginning of the run."""
+        """Return the size of each file of an output that existed when the run began, by its URL; empty if none did."""
         names = [output] if output in self._sizes else self._inside.get(output, [])
         return {f"{self.place}/{name}": self._sizes[name] for name in names}
 
@@ -655,13 +662,13 @@ class RemoteFolder(Folder):
             self._system.rm_file(f"{self._path}/{name}")
 
     def sweep(self) -> None:
-        """See `Folder`."""
+        """Delete the temporary files that earlier runs have left behind."""
         for name in self._sizes:
             if is_temporary(name.rpartition("/")[2]):
                 self._delete(name)
 
     def remove(self, outputs: Iterable[str]) -> None:
-        """See `Folder`: those that there were at the beginning, since the output of a failed input is not uploaded."""
+        """Remove existing outputs of failed inputs: those of earlier runs, as a failed input uploads none."""
         for output in outputs:
             for place in self.files(output):
                 self._delete(place.removeprefix(f"{self.place}/"))
@@ -670,7 +677,7 @@ class RemoteFolder(Folder):
         """Do nothing: what a store has accepted is durable."""
 
     def store_journal(self, *, now: bool = True) -> None:
-        """See `Folder`. Unless `now`, uploads take at most a twentieth of the time."""
+        """Upload the journal: at once if `now` is set, else so rarely that it takes a twentieth of the time at most."""
         began = time.monotonic()
         if now or began > self._due:
             put(self.journal_path, f"{self.place}/{NAME}")
@@ -679,7 +686,7 @@ class RemoteFolder(Folder):
 
     @contextmanager
     def writer(self, name: str) -> Iterator[Writable]:
-        """See `Folder`."""
+        """Provide a local file, which is uploaded under a name when the context ends without an error."""
         path = os.path.join(self._scratch.name, os.path.basename(name))
         with open(path, "wb") as file:
             yield file
@@ -687,19 +694,19 @@ class RemoteFolder(Folder):
         os.unlink(path)
 
     def write_if_changed(self, name: str, data: bytes) -> None:
-        """See `Folder`: it is written, since a comparison would cost a request, too."""
+        """Write a small file next to the outputs, also an unchanged one: to compare it would cost a request, too."""
         with self.writer(name) as output:
             output.write(data)
 
     def remove_file(self, name: str) -> bool:
-        """See `Folder`: one that there was at the beginning."""
+        """Delete a file next to the outputs if it was there when the run began; return whether it was."""
         if name not in self._sizes:
             return False
         self._delete(name)
         return True
 
     def close(self) -> None:
-        """See `Folder`."""
+        """Remove the temporary folder, with the local copy of the journal."""
         self._scratch.cleanup()
 
 

@@ -171,7 +171,11 @@ def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record
 
 
 def kind_of(head: bytes) -> str:
-    """Return the name of the likely format of a file, from its first bytes; empty for a file that is not a model."""
+    """Return the name of the likely format of a file, from its first bytes; empty for a file that is not a model.
+
+    Args:
+        head: the first `HEAD_BYTES` of the file, or all of a smaller one.
+    """
     signature = identify(head, installed=True)
     if signature is not None:
         formats = formats_with(signature.kind)
@@ -506,6 +510,11 @@ def fail_foreign(record: Record) -> Record:
 def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> None:
     """Refuse folders of outputs that are in a source, by links or because the output folder contains it.
 
+    Args:
+        journal: has the planned outputs.
+        sources: paths, patterns and URLs of the inputs.
+        folder: the output folder.
+
     Raises:
         ModelError: a folder is in a source.
     """
@@ -516,6 +525,7 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
 
     @lru_cache(_FOLDERS_CHECKED)
     def is_in_source(subfolder: str) -> bool:
+        """Return whether a subfolder of the output folder is in a source; empty for the output folder itself."""
         place = join(folder.place, subfolder) if subfolder else folder.place
         return is_inside(place, roots, own)
 

@@ -223,18 +223,22 @@ def _first_lines(items: Sequence[Any], what: str, line_of: Callable[[Any], str])
 
 
 def _failure_line(group: Group) -> str:
+    """Return the line about files that failed for the same reason."""
     return f"{counted(group.names.count, 'file')} failed: {group.names}: {group.message} ({group.kind})"
 
 
 def _warning_line(group: Group) -> str:
+    """Return the line about files with the same warning."""
     return f"{counted(group.names.count, 'file')} with a warning: {group.message} ({group.names})"
 
 
 def _layer_line(layer: Layer) -> str:
+    """Return the line about a class without a PyTorch equivalent."""
     return f"no mapping for {layer.class_name}: {counted(layer.times, 'layer')} in {counted(layer.files, 'file')}"
 
 
 def _twins_line(twins: Names) -> str:
+    """Return the line about files of equal content."""
     return f"{twins.count:,} files are equal: {twins.listed(_TWINS_SHOWN)}"
 
 
@@ -304,7 +308,7 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
 
 
 def write_reports(report: ZooReport, folder: Folder) -> None:
-    """Write the report's files next to the outputs."""
+    """Write the report's files next to the outputs: `report.json`, `report.csv`, `report.html` and the other pages."""
     summary = report.summary()
     page_counts, first_rows = _write_rows(report, summary, folder)
     data = {
@@ -337,6 +341,11 @@ def _write_rows(
 
     Rows are read from the journal and written in batches of one page. `report.html` has those of the first page itself,
     and loads the others when they are shown.
+
+    Args:
+        report: that of the run.
+        summary: what `report.json` begins with, in front of its entry `table`.
+        folder: receives the files.
 
     Returns:
         For each page the numbers of its rows by what these are filtered by (`_facts`); and the rows of the first page.
@@ -397,6 +406,7 @@ def as_csv(rows: Iterable[Record]) -> str:
     """Return files as lines of a table for spreadsheets, with the columns of `COLUMNS`."""
 
     def cell(value: Any) -> Any:
+        """Return a value as a cell that a spreadsheet shows as it is."""
         # A spreadsheet evaluates cells that look like a formula, and a file can be named like one: a quote makes a
         # cell text.
         if isinstance(value, str) and value[:1] in _FORMULA:

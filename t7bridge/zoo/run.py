@@ -99,7 +99,14 @@ def convert_zoo(request: Zoo) -> ZooReport:
 
 
 def _plan_only(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings) -> ZooReport:
-    """Plan in a private copy of the journal, or in an empty one of a new zoo; return the report of a dry run."""
+    """Plan in a private copy of the journal, or in an empty one of a new zoo; return the report of a dry run.
+
+    Args:
+        request: that of the run.
+        places: paths, patterns and URLs of the inputs.
+        folder: the output folder, which is not written to.
+        settings: of each conversion.
+    """
     if folder.has_journal:
         with closing(Journal(folder.journal_path)) as existing:
             journal = existing.copy()
@@ -148,6 +155,13 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
 
     `worker_stack` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
     left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
+
+    Args:
+        request: that of the run.
+        places: paths, patterns and URLs of the inputs.
+        folder: the output folder.
+        settings: of each conversion.
+        journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
     with ExitStack() as at_end, ExitStack() as worker_stack:
 
@@ -261,6 +275,11 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
 def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
     """Return whether everything is converted again because the options differ from those of earlier runs.
 
+    Args:
+        journal: has the options of earlier runs, if there were any.
+        settings: those of this run.
+        force: whether options may differ.
+
     Raises:
         ModelError: they changed without `force`.
     """
@@ -330,7 +349,7 @@ class _Run:
             self._finish_recording()
 
     def convert_all(self, engine: Engine) -> None:
-        """Convert the files that the journal has chosen."""
+        """Convert the files that `Journal.plan_work` has chosen; when it returns, the last may not be recorded yet."""
         self._record_at = time.monotonic() + _COMMIT_SECONDS
         with closing(engine.run(self.journal.work())) as outcomes:
             for row in outcomes:
@@ -377,7 +396,7 @@ class _Run:
             self._recording = None
 
     def _record(self, rows: list[Record]) -> None:
-        """Record files, in the thread for this.
+        """Record finished files, with their outcomes; runs in the thread for this.
 
         The order matters: what the journal calls done is on the disk before, and what it calls failed has no output.
         """

@@ -90,7 +90,12 @@ class VerifyError(T7BridgeError):
 
 
 def convert_one(record: Record, settings: Settings) -> Record:
-    """Convert one file, and store the outcome in its record, which is returned; any error becomes part of it."""
+    """Convert one file, and store the outcome in its record, which is returned; any error becomes part of it.
+
+    Args:
+        record: as the plan has made it: place of the input, and path of the output.
+        settings: of each conversion.
+    """
     began = time.perf_counter()
     try:
         with as_local_input(record.place) as source:
@@ -114,6 +119,11 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
 
     The output appears at its place, or is uploaded, at the very end, when all has succeeded. If a foreign file is
     there, the output is compared with it, and dropped.
+
+    Args:
+        record: as the plan has made it; `ours` is false if a foreign file is at the place of the output.
+        settings: of each conversion.
+        source: the path of the local file.
     """
     place = join(settings.folder, record.output)
     with as_local_output(place) if record.ours else scratch_output(place) as target:
@@ -155,7 +165,7 @@ def _is_existing_output(place: str, hash_and_size: tuple[str, int], settings: Se
 
 
 def _fail_for_memory(record: Record, settings: Settings) -> Record:
-    """Mark a file as failed because the work on it needs too much memory; return it."""
+    """Mark the record of a file as failed because the work on it needs too much memory; return the record."""
     limit = f"{settings.memory / (1 << 20):,.0f} MiB of memory" if settings.memory else "memory"
     return record.fail("OutOfMemory", f"needs more than the {limit} available")
 
@@ -165,6 +175,12 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
 
     What exists under its name is replaced: an output of an earlier run, as `make_plan` has checked, or a file that
     `force` replaces.
+
+    Args:
+        record: receives mode, number of tensors, layers without a counterpart in PyTorch, and notes.
+        settings: of the conversion.
+        source: path of the input.
+        target: path of the output.
     """
     if settings.module:
         from ..tools.write_module import write_module
@@ -191,7 +207,14 @@ def picture_of(target: str) -> str:
 
 
 def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
-    """Draw a model into `place`. A failure is noted in the record, and does not affect the conversion."""
+    """Draw a model into `place`. A failure is noted in the record, and does not affect the conversion.
+
+    Args:
+        record: receives the note.
+        settings: of the conversion.
+        source: path of the model.
+        place: path or URL of the drawing.
+    """
     from ..workshop.draw import draw, is_page
 
     try:
@@ -211,6 +234,11 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
     """Compare layers with what Lua Torch recorded in a file, and add the result to the record, and a note of it.
 
     Where nothing is recorded, as in a file of another format, that is the result.
+
+    Args:
+        record: its `proof` becomes `agrees`, `differs` or `not recorded`.
+        settings: of the conversion.
+        source: path of the file.
     """
     from ..workshop.prove import NOTE, try_proof
 
@@ -242,6 +270,11 @@ def _are_lua(source: str, target: str, limits: Limits) -> bool:
 
 def _verify(settings: Settings, source: str, target: str) -> None:
     """Compare an output with its input.
+
+    Args:
+        settings: of the conversion, by which the output may differ from the input.
+        source: path of the input.
+        target: path of the output.
 
     Raises:
         VerifyError: the two differ.
@@ -284,6 +317,10 @@ def _set_outcome_of_error(record: Record, error: T7BridgeError) -> None:
     """Store the outcome of a conversion that an error ended.
 
     A file without anything to write, and one that does not claim to be a model and is none, are no failures.
+
+    Args:
+        record: receives status and reason; of a failure also the class of the error, and notes or layers that it has.
+        error: what ended the conversion; its `file` is emptied.
     """
     if isinstance(error, (NoModuleError, NoTensorError)):
         record.status = NOTHING
@@ -472,11 +509,11 @@ class InlineEngine(Engine):
         self._current: list[Record] = []
 
     def current(self) -> list[Record]:
-        """See `Engine`."""
+        """Return the file in progress, in a list; empty before the first."""
         return self._current
 
     def run(self, jobs: Iterable[Record]) -> Outcomes:
-        """See `Engine`."""
+        """Convert files one by one; yield each when its record has the outcome."""
         for job in jobs:
             self._current = [job]
             yield convert_one(job, self._settings)
@@ -490,7 +527,7 @@ class _Worker:
         answers: gets pairs of the worker and the lines that it wrote, or `None` at its end.
 
     Attributes:
-        jobs: jobs assigned and not yet answered, in order: the worker is at the first.
+        jobs: the records of the files assigned and not yet answered, in order: the worker is at the first.
         began: when it began with the first of them, on the clock of `time.monotonic`; `None` before it is ready.
         late: whether it was killed because a file took too long.
         memory: raises its limit of memory a little where it is stuck at it.
@@ -544,7 +581,7 @@ class _Worker:
         kill(self._process)
 
     def end(self) -> str:
-        """Wait for its end, and return the cause: `signal SIGKILL` or `exit code 1`."""
+        """Close its input, wait for its end, and return the cause: `signal SIGKILL` or `exit code 1`."""
         with contextlib.suppress(OSError):
             self._input.close()
         code = self._process.wait()
@@ -573,7 +610,7 @@ class LocalEngine(Engine):
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
-        """See `Engine`."""
+        """Return the file that each worker is at."""
         return [worker.jobs[0] for worker in self._workers if worker.jobs and worker.began is not None]
 
     def _assign_jobs(self, waiting: Iterator[Record]) -> bool:
@@ -588,7 +625,10 @@ class LocalEngine(Engine):
         return any(worker.jobs for worker in self._workers)
 
     def _watch(self, worker: _Worker) -> None:
-        """Raise the limit of memory of a worker that hangs at it, and kill one that is late with its file."""
+        """Raise the limit of memory of a worker that hangs at it, and kill one that is late with its file.
+
+        `_replace` marks the file as failed when the end of the process is noticed.
+        """
         if not worker.jobs or worker.began is None:  # idle, or not ready
             return
         if self._settings.memory:
@@ -601,6 +641,10 @@ class LocalEngine(Engine):
         """Give a worker more jobs when half of its queue is done, up to a number of jobs and of bytes.
 
         A file of more bytes than that is given to an idle worker only.
+
+        Args:
+            worker: the worker.
+            waiting: the files that no worker has yet; those given are taken from it.
         """
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
@@ -769,7 +813,7 @@ class DaskEngine(Engine):
         return [jobs[0] for jobs in islice(self._running.values(), self._threads)]
 
     def _assign_jobs(self, waiting: Iterator[Record]) -> bool:
-        """Send groups of the waiting files, a few for each thread of the cluster; see `Engine`.
+        """Send groups of the waiting files, a few for each thread of the cluster; return whether any are in progress.
 
         Raises:
             T7BridgeError: the cluster has no worker for too long.

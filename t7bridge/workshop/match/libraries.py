@@ -70,7 +70,13 @@ def _in_words(layers: Signature) -> str:
 
 
 def other_classes(source: Signature, target: Signature) -> int | None:
-    """Return the source's number of classes if both sides differ in nothing else; `None` otherwise."""
+    """Return the source's number of classes if both sides differ in nothing else; `None` otherwise.
+
+    Args:
+        source: the signature of the source: a text for each layer, `1000x2048` for one that maps 2048 features to 1000
+            classes.
+        target: that of the target, which has `10x2048` there.
+    """
     # The extents of each matrix that only one side has: rows, which are classes, and columns.
     only_source = [text.split("x") for text in (source - target).elements()]
     only_target = [text.split("x") for text in (target - source).elements()]
@@ -92,7 +98,7 @@ class Candidate:
 
     Attributes:
         factory: makes it.
-        classes: its number of classes; `None` if it has none to choose.
+        classes: its number of classes; `None` if that is not an argument of its factory.
         equal: number of layers that both have.
         only_wanted: the layers of the state dict that it has not.
         only_own: the layers that only it has.
@@ -154,6 +160,8 @@ class Library:
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
         """Return the models that have all the layers wanted, the plainest names first, and the others by nearness.
+
+        The plainest name is the shortest, and the nearest model the one with the largest share of equal layers.
 
         The number of classes is free: a model with another one is made with that of the layers wanted. Models without
         a layer in common are left out.

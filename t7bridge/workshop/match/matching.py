@@ -150,6 +150,7 @@ def match(request: MatchKeys) -> Match:
         return recurrent or _best_of_libraries(source, request)
     target = side_of(request.target, "the target", request.target_at, request.limits)
     lines = _read_mapping(request.mapping)
+    # A cell of many Lua layers is matched as the one module that it is in PyTorch, where the other side has that.
     source_with_cells = with_cells(source, target, [line.source for line in lines])
     target_with_cells = with_cells(target, source, [line.target for line in lines])
     return _Matching(source_with_cells, target_with_cells, request.order).run(lines)
@@ -174,6 +175,14 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
     Of equally good ones that is the one of the library asked first, with the plainest name.
+
+    Args:
+        source: the side that has the values.
+        request: that of the match; its `among` has the packages that the user names in place of `LIBRARIES`.
+
+    Raises:
+        UnsupportedError: no library is installed.
+        ModelError: a package that the user names cannot be imported.
     """
     layers = signature(source.tensors, source.derived)
     lines = _read_mapping(request.mapping)
@@ -233,7 +242,15 @@ def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
 
 
 def _library(home: str, request: MatchKeys) -> Library | None:
-    """Return the models of a library; `None` for one that is not installed, and that the user has not named."""
+    """Return the models of a library; `None` for one that is not installed, and that the user has not named.
+
+    Args:
+        home: the package, or the path of a file.
+        request: that of the match; its `among` has what the user has named.
+
+    Raises:
+        ModelError: the user has named it, and it cannot be imported.
+    """
     try:
         return library(home)
     except (ImportError, OSError, SyntaxError) as error:
@@ -262,7 +279,7 @@ def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
 
 
 def _match_with(candidate: Candidate, source: Side, lines: list[Line], request: MatchKeys) -> Match:
-    """Return the match with a model of a library."""
+    """Return the match of a source with a model of a library, which is made without memory for weights."""
     return _Matching(source, side_of(candidate.factory, name=""), request.order).run(lines)
 
 
@@ -383,7 +400,11 @@ class _Matching:
     def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
         """Return whether as many tensors of the source have the shapes of those of the target, in this order.
 
-        The keys of the target must not be paired yet.
+        It is false if a key of the target is paired already.
+
+        Args:
+            sources: keys of the source.
+            targets: keys of the target.
         """
         if len(sources) != len(targets) or any(key in self._pairs for key in targets):
             return False
@@ -400,6 +421,7 @@ class _Matching:
         for key in self._source.tensors:
             if key in self._used_sources or key in doubtful:
                 continue
+            # Nothing is computed from the counts of batches, so that they need no counterpart, either.
             if name_of(key) == BATCHES or key in self._source.derived:
                 derived.append(key)
             else:
@@ -418,7 +440,12 @@ class _Matching:
         )
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
-        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out."""
+        """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out.
+
+        Args:
+            pairs: all pairs.
+            derived: keys of the source that follow from others, and are in no pair.
+        """
         by_order = self._order_in_words(pairs)
         if by_order:
             self._note(by_order)
@@ -446,25 +473,27 @@ class _Matching:
         return [key for key in self._target.tensors if key not in self._pairs]
 
     def _note(self, message: str) -> None:
+        """Add a note to the report of the match."""
         self._report.note("info", message, code="match")
 
     def _pair(self, source: str, target: str, why: str) -> None:
-        """Pair two keys; see `Pair` for the reasons."""
+        """Pair a key of the source and one of the target; `why` is one of the reasons of `Pair`."""
         source_shape = self._source.tensors[source].shape
         target_shape = self._target.tensors[target].shape
         self._pairs[target] = Pair(source, target, source_shape, target_shape, why)
         self._used_sources.add(source)
 
     def _settle_without_source(self, target: str, why: str) -> None:
-        """Note of a key of the target that it gets no value of the source; see `Pair` for the reasons."""
+        """Note of a key of the target that it gets no value of the source: it is `kept`, or filled with `zero`s."""
         shape = self._target.tensors[target].shape
         self._pairs[target] = Pair(source=None, target=target, source_shape=None, target_shape=shape, why=why)
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
-        """Undo pairs of keys, and list them as ambiguous."""
+        """Undo pairs of keys, each of the source and of the target, and list them as ambiguous for a reason."""
         for source, target in pairs:
             del self._pairs[target]
             self._used_sources.discard(source)
+        # A tensor of the source may be in several of the pairs.
         sources = dict.fromkeys(source for source, _ in pairs)
         targets = tuple(target for _, target in pairs)
         self._ambiguous.append(Ambiguity(tuple(sources), targets, reason))
@@ -506,6 +535,10 @@ class _Matching:
         """Return the number of gates of a pair of which one side is PyTorch's, and whether that is the target.
 
         The order of the gates on the other side has to be known. The number is 0 if no order has to be.
+
+        Args:
+            source: the key of the source.
+            target: the key of the target.
         """
         # Of a key that is not of a recurrent module of PyTorch it is 1; 0 of one with fewer rows than features.
         source_count = gate_count(source, self._source.tensors)
@@ -561,7 +594,17 @@ class _Matching:
 
     @staticmethod
     def _keys_of(line: Line, name: str, side: Side, which: str) -> list[str]:
-        """Return the keys of a side that a line refers to."""
+        """Return the keys of a side that a line of the mapping refers to; none for `-`.
+
+        Args:
+            line: the line.
+            name: what it says of this side: a key, a prefix that ends in a dot, or `-`.
+            side: the side.
+            which: its name in messages.
+
+        Raises:
+            ModelError: the side has no such key.
+        """
         keys = _under(name, side.tensors)
         if name != NOTHING and not keys:
             raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
@@ -608,7 +651,12 @@ class _Matching:
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
-        """Pair two mapped keys.
+        """Pair two mapped keys. Other shapes of as many elements are the user's decision, and noted in the report.
+
+        Args:
+            source: a key of the source.
+            target: a key of the target.
+            place: where the mapping says so, for the message.
 
         Raises:
             ModelError: they have different numbers of elements.
@@ -626,9 +674,13 @@ class _Matching:
     # Evidence
 
     def _pair_by_evidence(self, sources: list[str], targets: list[str]) -> None:
-        """Pair some keys by the evidence.
+        """Pair some keys by the evidence, and list those that it cannot decide on as ambiguous.
 
         Tied modules count once or as often as they occur, on each side: that which leaves fewer undecided is right.
+
+        Args:
+            sources: the keys of the source that may be paired.
+            targets: those of the target.
         """
         attempts = []
         for source_parts in _with_and_without_tied(self._source, sources):
@@ -651,7 +703,12 @@ class _Matching:
             self._list_as_ambiguous(source_parts_in_doubt, target_parts_in_doubt, reason)
 
     def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
-        """Match parts by the evidence, without pairing their keys yet."""
+        """Match parts by the evidence, without pairing their keys yet.
+
+        Args:
+            source: the parts of the source, all or with tied ones once.
+            target: those of the target, likewise.
+        """
         conclusions = pair_parts(
             source.parts,
             target.parts,
@@ -674,7 +731,13 @@ class _Matching:
         return _Attempt(source, target, pairs, doubts)
 
     def _list_as_ambiguous(self, source_parts: list[Part], target_parts: list[Part], reason: str) -> None:
-        """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter."""
+        """List ambiguous parts, tensor by tensor, without the batch counters, whose values do not matter.
+
+        Args:
+            source_parts: parts of the source, all of one class.
+            target_parts: those of the target, of the same class.
+            reason: why nothing tells them apart.
+        """
         names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
             # Some parts may lack a tensor of this name, such as a bias.
@@ -735,7 +798,7 @@ def _with_and_without_tied(side: Side, keys: list[str]) -> list[_Parts]:
 
 
 def _without_tied(side: Side, parts: list[Part]) -> _Parts:
-    """Return the parts without those completely tied to an earlier one."""
+    """Return the parts of a side without those completely tied to an earlier one; see `_Parts` for their keys."""
     firsts_by_memory: dict[Any, Part] = {}
     distinct: list[Part] = []
     firsts_of_keys: dict[str, str] = {}
@@ -825,7 +888,16 @@ def _text_of(name: str) -> str:
 
 
 def _line_of(words: Sequence[str], place: str) -> Line:
-    """Return the pair that some words state, at a place of the mapping; see `_read_mapping`."""
+    """Return the pair that some words of the mapping state.
+
+    Args:
+        words: what is meant of the source, what of the target, and optionally an order of gates.
+        place: where they are in the mapping, for messages.
+
+    Raises:
+        FormatError: they are not two or three words.
+        ModelError: they are a key and a module, or nothing on both sides.
+    """
     are_texts = all(isinstance(word, str) for word in words)
     has_letters_of_gates = are_texts and _GATES.issuperset("".join(words[2:]))
     if not has_letters_of_gates or len(words) not in (2, 3):

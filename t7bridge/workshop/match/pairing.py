@@ -138,7 +138,12 @@ class _Scope:
         return cls(source, target, (_common_steps(source), _common_steps(target)))
 
     def without(self, source: _GroupList, target: _GroupList) -> _Scope:
-        """Return the scope without the parts of two lists of groups."""
+        """Return the scope without the parts of two lists of groups; the names of the others stay the same.
+
+        Args:
+            source: a list of groups of the source.
+            target: one of the target.
+        """
         source_numbers = {part.number for group in source.groups for part in group}
         target_numbers = {part.number for group in target.groups for part in group}
         return _Scope(
@@ -149,7 +154,10 @@ class _Scope:
 
 
 def _common_steps(parts: PartList) -> int:
-    """Return the number of steps that all paths begin with; the last step of a path, its name, does not count."""
+    """Return the number of steps that all paths begin with, the same ones; the last step of a path does not count.
+
+    It is the part's own name, which is left to a part even if all begin with it.
+    """
     paths = [part.path for part in parts]
     # What the first and the last path in sorted order have in common, all have.
     first = min(paths)
@@ -167,7 +175,8 @@ class _GroupList:
 
     Attributes:
         groups: the parts of each container in the list, or of each number that several layers have in their names.
-        has_bare_numbers: whether numbers alone are its order, as in `layers.0`, and not names with numbers, `layer1`.
+        has_bare_numbers: whether steps of paths that are numbers are its order, as in `layers.0`. Names with numbers,
+            `layer1`, are one only where the layers are defined in it, too.
     """
 
     groups: list[PartList] = field(kw_only=False)
@@ -180,7 +189,7 @@ class _GroupList:
 
     @property
     def lengths(self) -> list[int]:
-        """The number of parts of each group."""
+        """The number of parts of each group, in the order of the groups."""
         return [len(group) for group in self.groups]
 
     @property
@@ -258,7 +267,13 @@ class _Solver:
         return self._refused.get(cls, _ALIKE)
 
     def _pair(self, source: PartList, target: PartList, why: str) -> bool:
-        """Pair parts one by one, except those that are paired already; return whether there are others."""
+        """Pair parts one by one, except those that are paired already; return whether there are others.
+
+        Args:
+            source: parts of the source.
+            target: their counterparts, in the same order.
+            why: the reason, see `Conclusions`.
+        """
         is_new = False
         for left, right in zip(source, target):
             if right.number in self.pairs:
@@ -273,6 +288,7 @@ class _Solver:
     def _unpaired(self, scope: _Scope) -> _Classes:
         """Return the parts of a scope that are not paired."""
         return _Classes(
+            # A part is labelled with its class until it is paired.
             [part for part in scope.source if self._labels[_SOURCE][part.number] is part.cls],
             [part for part in scope.target if part.number not in self.pairs],
         )
@@ -321,6 +337,10 @@ class _Solver:
         """Return whether lists of groups run in that order, as far as graphs are known.
 
         A group runs before the next if any part of the next depends on one of it.
+
+        Args:
+            source: groups of the source.
+            target: groups of the target; each side is asked by its own graph.
         """
         for graph, groups in zip(self._graphs, (source, target)):
             if graph is None:
@@ -359,7 +379,12 @@ class _Solver:
         return has_pairs
 
     def _runs_as_numbered(self, source: Mapping[str, Part], target: Mapping[str, Part]) -> bool:
-        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers."""
+        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers.
+
+        Args:
+            source: the parts of the source by their names, `0.1`.
+            target: those of the target, with the same names.
+        """
 
         def numbers(name: str) -> list[int]:
             # A step with letters comes before all numbers.
@@ -472,7 +497,10 @@ class _Solver:
         return []
 
     def _list_pairs(self, scope: _Scope) -> Iterator[tuple[_GroupList, _GroupList]]:
-        """Yield the lists of groups of both sides with the same lengths; lists of layers are cut accordingly."""
+        """Yield a list of groups of each side, wherever two have the same lengths; also one cut from a list of layers.
+
+        Whether they are the same list of both models, `_belong_together` says.
+        """
         source_rows = _group_lists_of(scope.source)
         target_rows = _group_lists_of(scope.target)
         for source in source_rows:
@@ -514,7 +542,12 @@ class _Solver:
         """Return whether two lists of groups are the same list of both models.
 
         Three things have to be so: their groups have the same layers, one by one; no other list can have these layers;
-        and no group can begin one layer later on one side.
+        and no group can begin one layer later on one side. Groups that are equal must have an order besides.
+
+        Args:
+            scope: parts of both sides, which include those of the lists.
+            source: a list of groups of the source.
+            target: one of the target.
         """
         groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
         target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]
@@ -554,7 +587,12 @@ class _Solver:
         return outside
 
     def _have_order(self, source: _GroupList, target: _GroupList) -> bool:
-        """Return whether the numbers of both lists are an order, and graphs do not say another one."""
+        """Return whether the numbers of both lists are an order, and graphs do not say another one.
+
+        Args:
+            source: a list of groups of the source.
+            target: one of the target.
+        """
         for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
             if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
@@ -606,7 +644,7 @@ def _by_name(parts: PartList, depth: int) -> dict[str, Part]:
 
 
 def _names_agree(scope: _Scope) -> bool:
-    """Return whether all parts of classes that both sides have are called the same."""
+    """Return whether all parts of classes that both sides have are called the same, each name of one class."""
     shared = {part.cls for part in scope.source} & {part.cls for part in scope.target}
     source = _by_name([part for part in scope.source if part.cls in shared], scope.depths[_SOURCE])
     target = _by_name([part for part in scope.target if part.cls in shared], scope.depths[_TARGET])
@@ -633,6 +671,8 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 
 def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
     """Return the numbered lists that parts are in, in the order of their numbers.
+
+    `layers.0.conv`, `layers.1.conv` and `layers.2.conv` are one list: paths that differ in one step, which is a number.
 
     Returns:
         The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
@@ -678,7 +718,10 @@ def _lists_of_layers(parts: PartList) -> list[PartList]:
 
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
-    """Return the lists of groups that parts form, the one of most parts first."""
+    """Return the lists of groups that parts form, the one of most parts first.
+
+    Groups are containers with a number, `layer1`, or layers with the same number in their names, `conv1` and `bn1`.
+    """
     # The parts in numbered containers, by the path and name before the number, and the number.
     containers: dict[tuple[str, ...], dict[int, PartList]] = {}
     # The layers with numbers in their names, by the path around them, the name before the number, and the number.
@@ -707,12 +750,19 @@ def _group_lists_of(parts: PartList) -> list[_GroupList]:
 
 
 def _kind(part: Part) -> frozenset[tuple[str, int]]:
-    """Return the kind of layer of a part: convolutions of all sizes are of one kind."""
+    """Return the kind of layer of a part: names and ranks of its tensors, so that convolutions of all sizes are one."""
     return frozenset((name, len(shape)) for name, shape in part.shapes.items() if name not in ("bias", *part.optional))
 
 
 def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator[_GroupList]:
-    """Yield the groups of layers of one number, `conv1` and `bn1`, where several names have the same numbers."""
+    """Yield the groups of layers of one number, `conv1` and `bn1`, where several names have the same numbers.
+
+    A name that no other one shares its numbers with, as `up4` to `up1`, makes no groups.
+
+    Args:
+        names: the layers in one container: by the name before the number, `conv`, and by the number.
+    """
+    # The layers of each name by number, for all names that have the same numbers.
     by_numbers: dict[tuple[int, ...], list[Mapping[int, PartList]]] = {}
     for members in names.values():
         kinds = {_kind(part) for parts in members.values() for part in parts}
@@ -727,5 +777,7 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
         groups = []
         for number in numbers:
             group = [part for row in rows for part in row[number]]
+            # In the order of definition, as the groups of containers are: `part.number` is the place among all parts.
+            # It pairs nothing, but the same layers in another order are doubtful; see `_begin_at_same_layers`.
             groups.append(sorted(group, key=lambda part: part.number))
-        yield _GroupList(groups, has_bare_numbers=False)
+        yield _GroupList(groups, has_bare_numbers=False)  # names come before the numbers

@@ -113,7 +113,12 @@ def _matrix(shape: Shape) -> Shape:
 
 
 def fits(shape: Shape, wanted: Shape) -> bool:
-    """Return whether elements of one shape are valid in another in the same order, by the layers' computation."""
+    """Return whether elements of one shape are valid in another in the same order, by the layers' computation.
+
+    Args:
+        shape: that of the tensor.
+        wanted: the other.
+    """
     own = trimmed(shape)
     other = trimmed(wanted)
     if own == other:
@@ -176,6 +181,10 @@ def classify(source: list[Part], target: list[Part]) -> None:
 
     Parts are in one class as strictly as possible: looser comparisons are tried only on the parts that the stricter
     ones leave in unequal numbers.
+
+    Args:
+        source: the parts of one side; `number` and `cls` of each are set.
+        target: those of the other, likewise.
     """
     parts = (*source, *target)
     for part in parts:

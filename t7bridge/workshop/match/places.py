@@ -160,7 +160,10 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     """Return the color of each part of both sides, by its number: equal for parts at places that look alike.
 
     Parts of classes that the sides have in unequal numbers, or that a graph does not show, are passed through, as if
-    they were not there.
+    they were not there. Nodes, the modules of a graph, are what has a color: the parts of one node have that of it.
+
+    Args:
+        sides: the graph and the parts of the source, and those of the target.
     """
     in_source, in_target = (Counter(part.cls for part in parts) for _, parts in sides)
     hidden = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
@@ -185,7 +188,7 @@ def _count(colors_of_nodes: list[dict[str, int]]) -> int:
 
 
 def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-    """Return equal numbers for equal values, the same ones on both sides."""
+    """Return numbers in place of values, by the same nodes: equal ones for equal values, also on both sides."""
     numbers: dict[Any, int] = {}
     result = []
     for side in values:
@@ -222,7 +225,7 @@ class _Flow:
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])
 
     def _note_takers(self, taker: str, calls: list[Segments]) -> None:
-        """Note what a node, or `_OUTPUT`, takes in its calls."""
+        """Note in `_takers` what a node, or `_OUTPUT`, takes in its calls."""
         for segments in calls:
             for place, segment in enumerate(segments):
                 for node in segment & self.classes.keys():

@@ -174,6 +174,7 @@ class Match(Printed):
         return pairs + self.sentence()
 
     def _repr_html_(self) -> str:
+        """Return a table of the pairs and of the open keys, for notebooks."""
         rows = [(pair.source or "-", pair.target, extents(pair.target_shape), pair.why) for pair in self.pairs]
         for group in self.ambiguous:
             rows.append((", ".join(group.source), ", ".join(group.target), "", f"ambiguous: {group.reason}"))
@@ -239,7 +240,7 @@ class Match(Printed):
         return target.module, source.module or {**source.tensors, **source.others}
 
     def _filling(self, partial: bool) -> OrderedDict[str, Any]:
-        """Return the state dict that fills a Lua model, which has no batch counters."""
+        """Return the state dict that fills a Lua model, which has no batch counters; `partial` as in `state_dict`."""
         filling = OrderedDict[str, Any]()
         for key, tensor in self.state_dict(partial).items():
             if name_of(key) != BATCHES:
@@ -247,7 +248,11 @@ class Match(Printed):
         return filling
 
     def problems(self, partial: bool = False) -> str:
-        """Describe what is missing from a complete match, and how to resolve it; a line for each."""
+        """Describe what is missing from a complete match, and how to resolve it; a line for each.
+
+        Args:
+            partial: whether keys without a counterpart are no problem.
+        """
         lines = []
         for group in self.ambiguous:
             lines.append(f"ambiguous {', '.join(group.source)} = {', '.join(group.target)}? {group.reason}")
@@ -337,6 +342,7 @@ def _converted(tensor: Tensor, pair: Pair) -> Tensor:
 
 
 def _zero(tensor: Tensor) -> Tensor:
+    """Return zeros of the shape and element type of a tensor."""
     return Tensor.from_numpy(np.zeros(tensor.shape, np.dtype(tensor.element.code)))
 
 

@@ -166,7 +166,11 @@ def side_of(
 
 
 def _rename(side: Side, naming: Naming) -> None:
-    """Give the keys of a side new names.
+    """Give the keys of a side new names, wherever the side has keys; `own_keys` has the old ones.
+
+    Args:
+        side: the side.
+        naming: the rules.
 
     Raises:
         ModelError: a rule renames nothing, or two keys get one name.
@@ -185,6 +189,10 @@ def _rename(side: Side, naming: Naming) -> None:
 
 def _add_tensors(side: Side, state: Any) -> None:
     """Add the tensors of a state dict to a side; other entries are kept apart, and so are tensors with further data.
+
+    Args:
+        side: receives `keys`, `tensors`, `others` and `metadata`.
+        state: the state dict.
 
     Raises:
         ModelError: it is not a state dict, or holds no tensors.
@@ -237,6 +245,11 @@ def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
     """Return the tensors in the tables or lists of a file without modules, or at a path, by keys joined with dots.
 
     Lists of tensors alone, whose keys are the numbers from 0, are noted in the side's `lists`.
+
+    Args:
+        side: receives the lists.
+        root: the content of the file.
+        at: the path of what is meant, `root.parameters`; `None` for all of it.
     """
     part = root if at is None else Path.parse(at).get(root)
     value = as_tree(part) if isinstance(part, COMPOSITE) else part
@@ -291,7 +304,11 @@ class _InitialValue(Elements):
         self._key = key
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """See `Elements.arrays`."""
+        """Yield the elements of a storage in pieces; the module with its values is made for the first of all storages.
+
+        Raises:
+            ModelError: this module has no such parameter, or one of another size.
+        """
         value = self._load_values().get(self._key)
         if value is None or value.storage is None or value.storage.count != storage.count:
             raise ModelError(f"the module has other parameters when it is made with its weights: {self._key}")
@@ -299,7 +316,13 @@ class _InitialValue(Elements):
 
 
 def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
-    """Return the only module with tensors in a `.t7`, or that at a path."""
+    """Return the only module with tensors in a `.t7`, or that at a path.
+
+    Args:
+        roots: the values of the file, `root` or `root[1]`, `root[2]` in paths.
+        name: of the file, for messages.
+        at: the path; `None` for the only one.
+    """
     modules: list[tuple[str, TorchObject]] = []
     for number, root in enumerate(roots, 1):
         modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
@@ -315,6 +338,12 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
 
     State dicts are dicts with tensors, and pickled modules, inside of which none are looked for. A list of tensors is
     one if the file has nothing else, or if the path leads to it.
+
+    Args:
+        side: the side that gets it; it is given the keys of lists, see `_tables_in`.
+        value: the content of the file.
+        at: the path, `root.model`; `None` for the only one.
+        limits: resource limits.
     """
     if at is None:
         state = state_dict_in(value)
@@ -366,7 +395,10 @@ def wiring_of(side: Side) -> Wired | None:
 
 
 def _read_wiring(side: Side) -> Wired | None:
-    """Return the data flow of a model, see `wiring_of`; each call makes the module, without memory for weights."""
+    """Return the data flow of a model, see `wiring_of`; each call makes the module, without memory for weights.
+
+    `None` if the module cannot be made, as of layers that PyTorch does not have, or if it cannot be traced.
+    """
     keys_in_model: dict[str, str] = {}
     try:
         require_torch()
@@ -451,7 +483,14 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 
 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
-    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key."""
+    """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key.
+
+    0 for a tensor with fewer rows than the cell has features, which no cell of PyTorch has.
+
+    Args:
+        key: one of the state dict.
+        tensors: the state dict.
+    """
     match = _KEY_WITH_GATES.match(key)
     if not match:
         return 1
@@ -487,6 +526,10 @@ def reorder(letters: str, count: int, into_pytorch: bool) -> Gates:
 
 def gate_orders(cells: Lifted) -> dict[str, str]:
     """Return the orders of gates shown by the graphs of a model, from its recognized cells.
+
+    Args:
+        cells: the model with its cells as modules of PyTorch. Its `pieces` tell which rows of which tensor in Lua
+            became which rows of theirs.
 
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.

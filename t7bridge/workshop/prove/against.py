@@ -111,7 +111,15 @@ def compared(subject: Subject, reference: Any, inputs: Inputs, factory: str | No
 
 
 def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
-    """Return the verdicts on the model as a whole, one by each pair of an input and an output."""
+    """Return the verdicts on the model as a whole, one by each pair of an input and an output.
+
+    Args:
+        subject: the model.
+        pairs: each an input and the output that it should have, in any form of `_values`.
+
+    Raises:
+        ModelError: one of them is not a pair.
+    """
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise ModelError("a reference is not a pair of an input and an output")
     limits = subject.limits
@@ -123,7 +131,12 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
 
 
 def _values(value: Any, limits: Limits) -> Recorded:
-    """Return a value of the user's as recorded values: tensors, arrays and lists; the rest is read as `--input` is."""
+    """Return a value of the user's as recorded values: tensors, arrays and lists; the rest is read as `--input` is.
+
+    Args:
+        value: a tensor, an array, an `Example`, a list of these, or the path of a file or a shape as a text.
+        limits: resource limits of reading a file.
+    """
     if isinstance(value, (list, tuple)):
         return [_values(item, limits) for item in value]
     if isinstance(value, torch.Tensor):
@@ -167,6 +180,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
         layer = LiveLayer.build(model, path, unit, limits)
         layer.module.eval()
+        # The only run there is.
         node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))
         node.run()
     except (NotRunError, T7BridgeError) as error:
@@ -260,7 +274,13 @@ def _without_state(model: nn.Module, inputs: Any, output: Any) -> Any:
 
 
 def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
-    """Call a factory and load weights into its module."""
+    """Call a factory and load weights into its module.
+
+    Args:
+        name: of the factory, `package:name`.
+        weights: the state dict.
+        path: of the weights, for messages.
+    """
     model = in_double(make_module(Factory.parse(name), fetch=False))
     load_weights(model, weights, path)  # in double precision, as those of Lua may be
     return model

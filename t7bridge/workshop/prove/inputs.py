@@ -72,7 +72,12 @@ def _planned(model: TorchObject) -> ModuleSpec:
 
 
 def _guess(plan: ModuleSpec, side: int) -> Spec:
-    """Return an input that a model may accept, by its plan; see `guess_inputs`."""
+    """Return an input that a model may accept, by its plan; `None` if this does not determine one.
+
+    Args:
+        plan: the model's, as far as it could be made.
+        side: height and width of images.
+    """
     entered = _EnteredLayers(side)
     try:
         entered(plan, Kind("any", origin=_THE_INPUT))
@@ -83,6 +88,8 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
 
 class _EnteredLayers(Kinds):
     """Finds the layers that the input of a model enters, and each element of it, and what these take.
+
+    A domain of `nn/walk`: calling it follows the model, and `example` then says what its input is like.
 
     Args:
         side: height and width of images.
@@ -146,7 +153,14 @@ class _EnteredLayers(Kinds):
         return None if None in specs else specs
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it."""
+        """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it.
+
+        It is `ANY` as soon as all is known of the input, or too many modules were visited.
+
+        Args:
+            spec: the module in the plan.
+            kind: of its input; its `origin` tells whether that is the input of the model, or in it.
+        """
         is_done = _THE_INPUT in self._examples  # the layer that takes it has said all
         if is_done or self._depth > _DEEPEST or len(self._next_indices) > _MOST_VALUES:
             return ANY
@@ -232,22 +246,38 @@ class _EnteredLayers(Kinds):
     # The domain, where a value is a part of the input
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
-        """Return the kind of the output of a module inside another."""
+        """Return the kind of the output of a module inside another, and count the call.
+
+        Args:
+            spec: the container.
+            child: the name of the module.
+            value: the kind of its input.
+            node: of a graph, the number of the node.
+        """
         self._calls += 1
         return super().call(spec, child, value, node)
 
     def item(self, value: Kind, index: int, dim: int | None = None) -> Kind:
-        """Return an element; of slices of the input nothing is known."""
+        """Return the kind of an element of a list, or of a slice of a tensor along `dim`.
+
+        Of slices of the input nothing is known.
+        """
         return ANY if dim is not None and value.origin is not None else super().item(value, index, dim)
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Apply a function to every element of a list."""
+        """Apply a function to every element of a list, in the input to one that is like all of them."""
         if value.origin is None:
             return super().steps(value, apply)
         return many(apply(Kind("any", origin=(*value.origin, _EACH))))
 
     def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
-        """Apply a module, or a copy of it, to every element of a list."""
+        """Apply a module, or a copy of it, to every element of a list, in the input to one that is like all of them.
+
+        Args:
+            value: the list.
+            apply: the function, of the number of the element and the element.
+            different: how many first numbers have a meaning of their own; in the input all elements count as the first.
+        """
         if value.origin is None:
             return super().each(value, apply, different)
         return many(apply(0, Kind("any", origin=(*value.origin, _EACH))))
@@ -342,6 +372,13 @@ def _size(value: Any) -> int:
 
 def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> Spec:
     """Return an input that a model accepts; sizes of images are tried until the live module accepts one.
+
+    If it accepts none, that is the guess for the first size: the comparison reports why it fails.
+
+    Args:
+        model: the model in Lua.
+        path: its path in the file.
+        limits: resource limits.
 
     Raises:
         ModelError: the model's layers do not determine its input.

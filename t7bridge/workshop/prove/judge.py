@@ -240,7 +240,7 @@ def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 class Judge:
-    """Compares what each run of one model computes with what Lua recorded of it.
+    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`.
 
     The number of a run is its place in `runs`, from 0.
 
@@ -283,7 +283,7 @@ class Judge:
         return self._outcomes
 
     def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
-        """Decide on a run, and return what computed its output; `None` if that was not computed.
+        """Decide on a run, and return what computed its output; `None` if that was not, or could not be, computed.
 
         Args:
             number: of the run.
@@ -380,7 +380,7 @@ class Judge:
             # `None` if no layer that has run computed it.
             return self._node_outputs.get(id(value.storage), {}).get(view_of(value))
         tensor = self._to_torch(value)
-        is_index = value.element.name == "int64"
+        is_index = value.element.name == "int64"  # PyTorch takes only whole numbers for these
         if not is_index:
             tensor = tensor.double()
         if tensor.is_floating_point() and not bool(tensor.isfinite().any()):
@@ -388,7 +388,7 @@ class Judge:
         return tensor
 
     def _note_writes(self, run: Run, node: Node | None) -> None:
-        """Note what computes the memory that a run wrote.
+        """Note what computes the memory that a run wrote, in `_node_outputs`, for later runs that read it.
 
         Args:
             run: the run.

@@ -79,7 +79,11 @@ def map_tensors(value: Values, change: Callable[..., Any]) -> Values:
 
 
 def drawn(module: nn.Module, spec: Any) -> Values:
-    """Return example inputs of a model in double precision; see `example`.
+    """Return example inputs of a model in double precision, with numbers that are the same in each run.
+
+    Args:
+        module: the live model.
+        spec: the shapes: an `Example`, or a list of these.
 
     Raises:
         ModelError: they do not fit into memory, or PyTorch draws no numbers of their type.
@@ -166,7 +170,7 @@ class LiveLayer:
         return next(self.module.parameters(), None) is not None
 
     def run(self, value: Values) -> Values:
-        """Run the layer on a value, which is not modified.
+        """Run the layer on a value, which is not modified; where it drew at random, with the numbers that Lua recorded.
 
         Raises:
             RefusedError: the layer does not accept the value.
@@ -176,7 +180,8 @@ class LiveLayer:
         for inside in self.module.modules():
             if "state" in vars(inside):
                 vars(inside)["state"] = None
-        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients.
+        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients: a product
+        # with 1 is a copy that is no leaf, and passes its gradient back.
         own = map_tensors(value, lambda item: item * 1 if item.requires_grad else item.clone())
         replayed = self._replayed(own)
         if replayed is not None:
@@ -257,9 +262,14 @@ class LiveLayer:
         return self._changed(single), map_tensors(value, single)
 
     def shapes(self, value: Any) -> list[tuple[int, ...]] | None:
-        """Return the shapes of the outputs for values or `Example`s without computing; `None` if that is impossible."""
+        """Return the shapes of the outputs without computing; `None` if the layer does not accept such an input.
+
+        Args:
+            value: the input: tensors, or `Example`s of their shapes, in any lists.
+        """
 
         def empty(item: torch.Tensor | Example) -> torch.Tensor:
+            """Return a tensor of that shape without elements, on PyTorch's device `meta`."""
             dtype = item.dtype if isinstance(item, torch.Tensor) else torch.float64
             return torch.empty(item.shape, dtype=dtype, device="meta")
 

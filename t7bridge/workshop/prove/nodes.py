@@ -152,7 +152,7 @@ class Node:
 
         Args:
             recorded: the tensors.
-            factor: of the limit.
+            factor: of the limit on errors of rounding; above 1 where the machine, or a whole model, makes larger ones.
         """
         if self.unit <= UNIT["float64"]:  # Lua computed in doubles, as we do: see `EXACT`
             factor *= EXACT

@@ -117,7 +117,14 @@ def prove(request: Prove) -> Proof:
 def try_proof(
     source: Readable | TorchObject, at: str | None = None, *, limits: Limits = DEFAULT_LIMITS, **reference: Any
 ) -> Proof:
-    """Prove a file; see `prove`. If that is not possible, the result has the problem."""
+    """Prove a file; if that is not possible, the result has the `problem` in place of verdicts.
+
+    Args:
+        source: see `prove`.
+        at: the path of one model if the file contains several.
+        limits: resource limits.
+        reference: further arguments of `prove`: `against`, `input`, `factory`.
+    """
     try:
         return prove(source, at, limits=limits, **reference)
     except T7BridgeError as error:

@@ -102,7 +102,7 @@ def _decimal_digits(sample: np.ndarray, unit: float) -> int | None:
     exponent = np.floor(np.log10(np.abs(sample)))
     # Any float has the 7 digits that its type can hold: only fewer show that it was text. Of doubles up to 9 do.
     most_digits = 9 if unit == UNIT["float64"] else 6
-    for digits in range(4, most_digits + 1):
+    for digits in range(4, most_digits + 1):  # numbers of fewer digits count as of four
         scale = 10.0 ** (digits - 1 - exponent)
         if np.allclose(np.round(sample * scale) / scale, sample, rtol=max(unit, 1e-14), atol=0):
             return digits

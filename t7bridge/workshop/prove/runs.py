@@ -64,6 +64,10 @@ def recorded(value: Any, depth: int = 0) -> Recorded:
     """Return a field's value as recorded tensors and lists; empty, cleared and too large values are `None`.
 
     A list in which some elements are missing stays a list; one in which all are is `None`.
+
+    Args:
+        value: the field's value.
+        depth: how many tables it is inside of, whose reading this is part of.
     """
     if isinstance(value, Tensor):
         if not value.numel or value.storage is None or value.element.name.startswith("complex"):
@@ -450,7 +454,7 @@ class Run:
         return output
 
     def recorded_grad_input(self) -> Recorded:
-        """Return the gradient with respect to the input; unknown in a sequence, or of several runs."""
+        """Return the gradient with respect to the input; `None` in a sequence, or of several runs: it is the last's."""
         in_sequence = self.step_and_count is not None and is_recurrent(self.obj)
         if in_sequence or self.model_pass.run_counts.get(id(self.obj), 0) > 1:
             return None
@@ -599,7 +603,7 @@ class Memory:
                 self._note_gradients(number, run)
 
     def _note_gradients(self, number: int, run: Run) -> None:
-        """Note where the backward of a run wrote the gradient with respect to its input."""
+        """Note where the backward of a run wrote the gradient with respect to its input, in `_gradient_writers`."""
         # A layer that passes a gradient on, as nn.View does, does not write it. One that works in place does, into the
         # memory of gradOutput.
         passed_on = set()
@@ -624,7 +628,10 @@ class Memory:
         return False
 
     def holds_gradients(self, run: Run) -> bool:
-        """Return whether the gradients with respect to output and input are in memory that one layer alone writes."""
+        """Return whether the gradients with respect to output and input are in memory that one layer alone writes.
+
+        Asked only of runs for which both are recorded: without any it is true.
+        """
         received = {id(tensor.storage) for tensor in tensors_in(run.grad_output)}
         returned = {id(tensor.storage) for tensor in tensors_in(run.grad_input)}
         # A layer that works in place returns the gradient in the memory in which it received another.
@@ -691,7 +698,12 @@ class _Container:
 def _container_of(run: Run) -> _Container | None:
     """Return what a container does; `None` if it is not known, and for a layer without modules inside.
 
-    If its fields contradict one another, the run's `contradiction` says so.
+    How it passes values through the modules inside, its flow, is that which Lua's class declares, if it runs them in
+    another way than PyTorch's; else that of the PyTorch class which its entry maps it to. If its fields contradict one
+    another, the run's `contradiction` says so.
+
+    Args:
+        run: that of the module, whose `obj` may be of any class.
     """
     obj = run.obj
     recording = recording_of(obj)
@@ -710,7 +722,7 @@ def _container_of(run: Run) -> _Container | None:
     call, graph = call_and_graph
     facts = traits_of(call.target)
     if facts.flow is None:
-        return None
+        return None  # PyTorch's class is a layer, or runs its modules in a way that only its code says
     inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
     if graph is None and _runs_others_than_listed(obj, inside):
         return None
@@ -724,6 +736,10 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
 
     `None` if PyTorch has no such module, or the container's fields are damaged. If they contradict one another, the
     run's `contradiction` says so.
+
+    Args:
+        run: that of the container.
+        layer: its entry in the registry of Lua's classes.
     """
     module = layer.module_of(run.obj.class_name)
     if module is None:
@@ -803,14 +819,20 @@ class RecordedValues(Domain[PassedValue]):
         return PassedValue(is_computed=True)
 
     def items(self, values: Sequence[PassedValue]) -> PassedValue:
-        """Return a list."""
+        """Return a list of values; recorded if any of them is, as elements that are not stay `None`."""
         elements = [value.value for value in values]
         is_known = any(element is not None for element in elements)
         is_computed = any(value.is_computed for value in values)
         return PassedValue(elements if is_known else None, list(values), is_computed=is_computed)
 
     def item(self, value: PassedValue, index: int, dim: int | None = None) -> PassedValue:
-        """Return an element of a list, or a slice of a tensor."""
+        """Return an element of a list, or a slice of a tensor.
+
+        Args:
+            value: the list or tensor.
+            index: of the element or slice, from 0.
+            dim: the dimension that is sliced; `None` for a list.
+        """
         if dim is not None:
             return PassedValue(_slice_along(value.value, dim, index), is_computed=True)
         if value.items is None:
@@ -819,18 +841,18 @@ class RecordedValues(Domain[PassedValue]):
         return value.items[index] if -len(value.items) <= index < len(value.items) else PassedValue()
 
     def length(self, value: PassedValue, dim: int | None = None) -> int | None:
-        """Return the number of elements, or of slices."""
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not recorded."""
         if dim is None:
             return len(value.value) if isinstance(value.value, list) else None
         is_tensor = isinstance(value.value, Tensor) and 0 <= dim < len(value.value.size)
         return int(value.value.size[dim]) if is_tensor else None
 
     def is_list(self, value: PassedValue) -> bool | None:
-        """Return whether a value is a list, if it is recorded."""
+        """Return whether a value is a list; `None` if it is not recorded."""
         return None if value.value is None else isinstance(value.value, list)
 
     def concat(self, values: Sequence[PassedValue], dim: int, *, pads: bool = False) -> PassedValue:
-        """Return a tensor that is joined of others."""
+        """Return a tensor that is joined of others; `pads` if smaller ones are filled up: then nobody cuts it again."""
         joined = None if pads else Joined([value.value for value in values], dim)
         return PassedValue(joined=joined, parts=list(values), is_computed=True)
 
@@ -923,6 +945,7 @@ class RecordedValues(Domain[PassedValue]):
         if not is_node or number >= len(self._nodes):
             return value, None
         data = self._nodes[number]
+        # A node keeps both in lists, of one element if it has one input, or one use.
         input_of_node = _without_table(recorded(data.get("input")))
         if input_of_node is not None:
             value = PassedValue(input_of_node)
@@ -959,7 +982,12 @@ class RecordedValues(Domain[PassedValue]):
 
 
 def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
-    """Return the parts of the gradient of joined tensors, one for each; `None` where it cannot be cut."""
+    """Return the parts of the gradient of joined tensors, one for each; `None` where it cannot be cut.
+
+    Args:
+        gradient: with respect to the joined tensor; `None` if it is not in the file.
+        joined: the tensors that were joined, and along which dimension.
+    """
     parts: list[Recorded] = []
     start = 0
     for part in joined.parts:
@@ -1008,20 +1036,30 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     inside = run.add_run_inside(step_in_path, module, inputs)
     inside.previous_output = run.previous_output
     if recording.places:
-        # The copy has modules of its own inside, which share the weights of the cell's: the places of these are shown.
+        # A copy of the cell's module, made for this step, has modules of its own inside, which share the weights of
+        # those in the cell's field `modules`: the places of these are shown.
         inside.places_in_copy = _places_in_copy(run, module, recording)
 
 
 def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
-    """Return the places of the modules inside a copy: those of the elements of `modules` that hold their weights.
+    """Return the places at which modules inside a copy are shown: those of the cell's modules with the same weights.
+
+    Args:
+        run: the run of the cell, in whose field `modules` those are.
+        module: the copy that ran this step, in place of the module in the cell's field; of the first step, the module
+            of its own that runs it.
+        recording: its `places` has paths from the cell, and the number of the element of `modules` for each, from 1:
+            `recurrentModule.modules.3` has the weights of 4, `initialModule.modules.1` those of 2.
 
     Returns:
         Places by the id of the module.
     """
+    # Modules of the cell that ran themselves, as all do in evaluation, have their own places.
     numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
     for path, number in recording.places.items():
+        # The path goes on in the copy as in the field of the cell that it is a copy of.
         field_of_cell, _, path_in_module = path.partition(".")
-        # The module of the first step has other modules inside than the copies.
+        # There are two fields: `first_step`, and that of the module for all other steps. They have other paths inside.
         is_of_first_step = field_of_cell == recording.first_step
         if is_of_first_step == (run.step == 1):
             numbers[id(lookup(module, path_in_module))] = number
@@ -1031,8 +1069,11 @@ def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict
 def _copy_of_step(run: Run) -> tuple[str, Value]:
     """Return the step in the path to the module that has the weights of a cell, and the module that ran a step.
 
-    In training that is a clone that shares the weights, in evaluation the module itself; `None` if it is not in the
-    file.
+    The second is in training a clone that shares the weights of the first, in evaluation the first itself; `None` if it
+    is not in the file.
+
+    Args:
+        run: that of the cell, which knows the step.
     """
     children = _modules_of(run.obj)
     # Cells without the field have the module as their only one.
@@ -1051,9 +1092,11 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
 def _state_before(run: Run, name: str, field_of_user: str) -> Recorded:
     """Return a state with which a step of a cell begins; `None` if it is not recorded.
 
+    The first step begins with zeros, unless the user sets the state: in `field_of_user`, or in `startState` for all.
+
     Args:
-        run: the step.
-        name: the field with the states of all steps.
+        run: that of the cell, which knows the step.
+        name: the field with a table of the states after all steps.
         field_of_user: the field with the first state, if the user sets it.
     """
     if run.is_unknown_step:

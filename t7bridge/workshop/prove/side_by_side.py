@@ -263,7 +263,7 @@ class RecordedPass:
         self._sources: dict[int, int] = {}
         """The number of the call that returned each leaf of autograd's graph, by its id; `INPUT` for the input."""
         self._leaves: list[torch.Tensor] = []
-        """The leaves, alive as long as their ids are keys."""
+        """The leaves, which are kept alive as their ids are the keys of `_sources`."""
         self._depth = 0
         """Layers with weights that run now, one inside the other."""
         self._run(model, value, training)
@@ -294,7 +294,12 @@ class RecordedPass:
 
     @contextmanager
     def _hooks(self, model: nn.Module, training: bool) -> Iterator[None]:
-        """Set the mode, and record what the layers with weights take and return."""
+        """Set the mode of all layers, and in the block call `_begin` and `_end` around each layer with weights.
+
+        Args:
+            model: the model.
+            training: whether normalization is in training mode; all other layers are in evaluation mode.
+        """
         model.eval()
         for layer in model.modules():
             if isinstance(layer, _NORMS):
@@ -315,23 +320,32 @@ class RecordedPass:
                 handle.remove()
 
     def _leaf(self, value: Any, source: int) -> Any:
-        """Return a value whose tensors are leaves of autograd's graph: it ends at them, and they tell their source."""
+        """Return a value whose tensors are leaves of autograd's graph: it ends at them, and they tell their source.
 
-        def leaf(item: torch.Tensor) -> torch.Tensor:
+        Args:
+            value: the input of the model, or what a layer with weights has returned.
+            source: `INPUT`, or the number of the call that has returned it.
+        """
+
+        def begin_at(item: torch.Tensor) -> torch.Tensor:
+            """Let the graph begin at a tensor, so that `_origin` finds `source` on its way back from later tensors.
+
+            No gradient is ever computed. Whole numbers, which have no graph, are returned as they are.
+            """
             if not item.is_floating_point():
                 return item
             start = item.detach().requires_grad_()
             self._leaves.append(start)
             self._sources[id(start)] = source
-            # Operations in place may change a copy, but no leaf.
+            # The model gets a copy, which its operations in place may change: they may not change a leaf.
             return start.clone()
 
-        return tree_map_only(torch.Tensor, leaf, value)
+        return tree_map_only(torch.Tensor, begin_at, value)
 
     def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
         """Return where tensors come from: back to the results of other layers with weights, and to the input.
 
-        Autograd's graph goes no further back, as these are its leaves; see `_leaf`.
+        Autograd's graph goes no further back: `_leaf` has made these its leaves.
         """
         nodes: set[Any] = set()
         stack = [item.grad_fn for item in tensors]
@@ -352,10 +366,18 @@ class RecordedPass:
         return origin
 
     def _begin(self, place: str, layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Record that a layer begins; a hook.
+        """Record that a layer begins, and in the second model give it the input of the first; a hook before `forward`.
+
+        A layer inside of another layer with weights has no call of its own.
+
+        Args:
+            place: the name of the layer in its model.
+            layer: the layer.
+            args: its positional arguments.
+            kwargs: those by keyword.
 
         Returns:
-            Its arguments, corrected by those of the first model; `None` if they stay.
+            The arguments that it gets instead; `None` if they stay.
         """
         self._depth += 1
         if self._depth > 1:
@@ -374,13 +396,20 @@ class RecordedPass:
         right_input = self._right_input(call, tensor)
 
         def corrected(item: torch.Tensor) -> torch.Tensor:
+            """Return the input of the first model in place of the only tensor of a floating-point type."""
             return right_input if item.is_floating_point() else item
 
         args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
         return args, kwargs
 
     def _call_of(self, place: str, layer: nn.Module, arguments: Any) -> Call:
-        """Return the record of a layer that runs now on some arguments, without what it returns."""
+        """Return the record of a layer that runs now on some arguments, without what it returns.
+
+        Args:
+            place: the name of the layer in its model.
+            layer: the layer.
+            arguments: a list of the positional arguments and those by keyword.
+        """
         tensors = _floats(arguments)
         weights = {name: _fingerprint(item) for name, item in _own_tensors(layer).items()}
         # Apart: one of two layers with the same weights may lack it.
@@ -421,10 +450,15 @@ class RecordedPass:
         return wanted if call.ran_on_same_input else tensor
 
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
-        """Record what a layer returned; a hook.
+        """Record what a layer returned; a hook after `forward`.
+
+        Args:
+            layer: the layer.
+            args: its positional arguments, which are not used.
+            output: what it returned; `None` if it raised an error.
 
         Returns:
-            The output as leaves of autograd's graph; `None` if it stays.
+            The output as leaves of autograd's graph, from which the model goes on; `None` if it stays.
         """
         self._depth -= 1
         if self._depth > 0:
@@ -473,7 +507,8 @@ class Comparison:
         theirs: the pass of the second model, run with the inputs of the first. `theirs` and `their_` are of the second.
         label: the name of the second model.
         texts: what differs, in words → the places where it does, none for the models as a whole; empty if all agrees.
-        misplaced: whether layers get what others get in the first: weights may be those of other layers.
+        misplaced: whether layers get what others get in the first: their weights may be those of other layers, and
+            comparing on another input would show nothing new.
         differing: the runs of the first model to which those of the second differ, in input or output, by id.
 
     `run` sets the last three.
@@ -534,7 +569,12 @@ class Comparison:
         self._compare_origins(partner.origin, call.origin, f"before {_place_of(call, partner)}")
 
     def _gets_input_of_another(self, call: Call, partner: Call) -> bool:
-        """Return whether a layer gets what another one of its size gets in the first model."""
+        """Return whether a layer gets what another one of its size gets in the first model.
+
+        Args:
+            call: the run of the layer in the second model.
+            partner: that in the first.
+        """
         sizes = [numel for numel, _ in call.weights]
         for other in self.mine.calls:
             is_of_same_size = [numel for numel, _ in other.weights] == sizes
@@ -549,7 +589,14 @@ class Comparison:
             places.append(place)
 
     def _note_options(self, name: str, mine: Mapping[str, Any], theirs: Mapping[str, Any], place: str) -> bool:
-        """Note the options of an operation or a layer that differ, and return whether there are any."""
+        """Note the options of an operation or a layer that differ, and return whether there are any.
+
+        Args:
+            name: of the operation, or of the layer's class.
+            mine: the options in the first model, by name; those that only one of the two has do not count.
+            theirs: those in the second.
+            place: where they are, in words.
+        """
         differing = [option for option in mine if option in theirs and mine[option] != theirs[option]]
         for option in differing:
             values = f"{mine[option]} in the .t7 and {theirs[option]} in {self.label}"
@@ -660,6 +707,10 @@ class Comparison:
         """Name the layers that a value of a pass comes from; those of the second model with their places in the first.
 
         It is "nothing" for a value that depends on no layer with weights and not on the input.
+
+        Args:
+            recorded_pass: that of either model; the sources are numbers of its calls.
+            origin: of the value.
         """
         names = []
         for source in sorted(origin.sources):
@@ -678,7 +729,7 @@ def _place_of(call: Call, partner: Call) -> str:
 
 
 def _options_of(layer: nn.Module) -> dict[str, Any]:
-    """Return what PyTorch lists as the constants of a module, by name."""
+    """Return what PyTorch lists as the constants of a module, by name, such as its stride and padding."""
     options = {}
     for name in getattr(layer, "__constants__", ()):
         value = getattr(layer, name, None)
@@ -688,7 +739,12 @@ def _options_of(layer: nn.Module) -> dict[str, Any]:
 
 
 def _without_common(mine: list[Operation], theirs: list[Operation]) -> tuple[list[Operation], list[Operation]]:
-    """Return two chains of operations without what both begin with, and without what both end with."""
+    """Return two chains of operations without what both begin with, and without what both end with.
+
+    Args:
+        mine: the operations of the first model, in order.
+        theirs: those of the second.
+    """
     while mine and theirs and mine[0] == theirs[0]:
         mine = mine[1:]
         theirs = theirs[1:]

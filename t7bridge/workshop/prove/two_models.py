@@ -138,11 +138,20 @@ class TwoModels:
         return proof
 
     def _compare(self, mine: nn.Module, spec: Any, training: bool = False) -> Comparison:
-        """Compare both models on numbers drawn for an input, in evaluation mode or with normalization in training."""
+        """Compare both models on numbers drawn for an input, in evaluation mode or with normalization in training.
+
+        Args:
+            mine: the first model, live.
+            spec: the input, as `Example`s.
+            training: whether normalization is in training mode.
+        """
         return compare(mine, self.other, self.name, drawn(mine, spec), training)
 
     def _recurrence(self) -> Recurrence | None:
-        """Return what the model is, if it is recurrent, and can be run over sequences from here."""
+        """Return what the Lua model takes and returns, if it is recurrent; `None` if it is not.
+
+        `None`, too, for a model of one step that keeps its state inside: sequences cannot be passed through it here.
+        """
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
         plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
         recurrent = recurrence(recognized(plan, state).plan.root)
@@ -257,6 +266,8 @@ class TwoModels:
     def _best_answer(self, forms: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> _Answer:
         """Return what the second model returns for sequences, in the form and the order of dimensions that it takes.
 
+        Of several answers that is the first which agrees, or is explained, and otherwise the first of all.
+
         Args:
             forms: the sequences, (steps, batch, …), by words for their form.
             wanted: the outputs of the first model.
@@ -331,7 +342,7 @@ class _Answer:
 
 
 def _batch_sizes(comparison: Comparison) -> list[Any]:
-    """Return the numbers of examples of the outputs."""
+    """Return the number of examples of each output of the first model: its first extent, none of a scalar."""
     return [item.shape[:1] for item in comparison.mine.result]
 
 
@@ -445,7 +456,7 @@ def _resized(spec: Any, height: int, width: int) -> Any:
 
 
 def _new(comparison: Comparison, texts: list[str]) -> list[str]:
-    """Return the differences that are not said yet."""
+    """Return the differences of a comparison that are not among some texts yet."""
     return [text for text in comparison.differences if text not in texts]
 
 
@@ -486,6 +497,7 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
     verdict = DIFFERS if differs else AGREES
     # Only the runs of layers are counted.
     whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
+    # The second model is the reference, to whose largest value the difference is relative.
     deviation = deviation_of(comparison.theirs.result, comparison.mine.result)
     whole.set_numbers(deviation, comparison.mine.result)
     if deviation.reason:
