@@ -176,6 +176,11 @@ class SourceBuilder:
 
         Identities are left out, but one stands for a Sequential of nothing else. With `None`, what was noted for the
         modules before that one stays: `prepared` removes from `blocks` and `copied_pieces` what nothing uses.
+
+        Args:
+            spec: the Sequential.
+            form: that of its input.
+            kind: that of its input.
         """
         calls = []
         for child in spec.children.values():
@@ -228,11 +233,16 @@ class SourceBuilder:
         return self._block_and_form[id(spec)]
 
     def _imported_as(self, home: str, name: str) -> str:
-        """Return the name under which the source imports a user's class, and note the import.
+        """Return the name under which the source imports a user's class, and note the import in `foreign_imports`.
 
-        A class that is called as something that a page may have itself (`Softmax`, `Model`, `nn`), or as a class of
+        A class that is called as something that the source may have itself (`Softmax`, `Model`, `nn`), or as a class of
         another module, is imported under another name: otherwise one would take the place of the other.
+
+        Args:
+            home: the module that has the class.
+            name: of the class there.
         """
+        # Names that each source has or that are Python's, and those of the layers that a source may include.
         reserved = TAKEN | reserved_names()
         imported_name = name
         number = 1
@@ -457,7 +467,15 @@ class Body:
         return may_be_class and (spec.graph is not None or self.builder.is_shared(spec))
 
     def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
-        """Return the output of a container or layer on lists, written as steps; `None` where its class is needed."""
+        """Add the steps of a container or layer on lists, and return their output.
+
+        `None` is returned, and nothing added, where its class is needed, and for a Sequential or any other layer.
+
+        Args:
+            spec: the module.
+            value: its input.
+            next_module: the module that uses its output, to help naming.
+        """
         facts = traits(spec)
         # How the entry of the class has it written: the name of a method of `Lists`, or `BY_FLOW`.
         writer, *arguments = facts.written or ("",)
@@ -574,6 +592,9 @@ class ClassNeededError(Exception):
 class StepDomain(walk.Domain[Value]):
     """The operations of a container on values of generated source: results of steps, and lists of these.
 
+    A container describes what it does by a flow, which calls these methods (`walk.Domain`); here they write it as the
+    statements of a `forward`.
+
     What it cannot write raises `ClassNeededError`. What the call of a module inside does is defined by the two
     subclasses: a container is run twice, once by `Trial` to see whether it can be written, then by `Steps`.
 
@@ -601,7 +622,7 @@ class StepDomain(walk.Domain[Value]):
         raise ClassNeededError
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list."""
+        """Return an element of a list; refuse a slice of a tensor (a `dim`), or an element that a list has not."""
         if dim is not None:  # a slice of a tensor
             raise ClassNeededError
         if isinstance(value, list):
@@ -611,14 +632,14 @@ class StepDomain(walk.Domain[Value]):
         return pick(value, index)
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list, if it is known."""
+        """Return the number of elements of a list; `None` if it is not known."""
         if dim is not None:  # the number of slices of a tensor
             raise ClassNeededError
         items = self._body.kind(value).items
         return None if items is None else len(items)
 
     def is_list(self, value: Value) -> bool | None:
-        """Return whether a value is a list, if it is known."""
+        """Return whether a value is a list; `None` if it is not known."""
         kind = self._body.kind(value)
         if kind.is_list:
             return True
@@ -653,7 +674,8 @@ class StepDomain(walk.Domain[Value]):
 class Trial(StepDomain):
     """A run of the flow of a container that adds no step, but notes which modules are called with what.
 
-    Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
+    Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call. `Steps`
+    runs the same flow later, with the same calls in the same order: the number of a call is the same in both.
 
     Attributes:
         called_children: the names of the modules that are called, in order.
@@ -667,6 +689,7 @@ class Trial(StepDomain):
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
+        """Run the flow, and note what it calls; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
         self.called_children: list[str] = []
         self.receivers: dict[int, str] = {}
@@ -724,7 +747,14 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
+        """Apply a function to the tensors of a list as one, and return what stands for the slices of its result.
+
+        What the function returns is not used: only the calls of modules in it are noted.
+
+        Args:
+            value: the list.
+            apply: the function, which calls modules inside.
+        """
         # The slices have the memory of one tensor, in Lua each has its own: no layer may write into them.
         if self._body.builder.has_inplace:
             raise ClassNeededError
@@ -734,7 +764,13 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
-        """Apply one module, or copies of it, to all elements of a list; arguments as for `walk.each`."""
+        """Apply one module, or copies of it, to all elements of a list.
+
+        Args:
+            value: the list.
+            apply: applies a module to an element, given by the number of the module and the element.
+            different: how many first elements have a module of their own; all further ones have number 0.
+        """
         if not isinstance(value, list):
             raise ClassNeededError
         # Never nested: `apply` calls modules of this container, and in a trial they run no flow of their own. After an
@@ -745,7 +781,14 @@ class Trial(StepDomain):
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return a reference that stands for its output."""
+        """Note a call of a module inside, and return a reference that stands for its output.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: its input.
+            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+        """
         number = len(self.called_children)
         if number == _MOST_CALLS:
             raise ClassNeededError
@@ -758,7 +801,7 @@ class Trial(StepDomain):
         return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        """Note what a call says of its module, and of the one whose output it takes.
+        """Note a call in `repeated_children`, `receivers` and `_calls_on_input`, or refuse it if its class is needed.
 
         Args:
             number: of the call.
@@ -831,6 +874,7 @@ class Steps(StepDomain):
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None = None) -> None:
+        """Run a trial, so that nothing is added if this raises; `written` adds the steps."""
         super().__init__(body, spec, value)
         self._trial = Trial(body, spec, value)  # which raises what is listed above
         self._next_module = next_module
@@ -842,7 +886,10 @@ class Steps(StepDomain):
         """Names for outputs of nodes that the user did not name, by the number of the node."""
 
     def written(self) -> Value:
-        """Add the steps; return the output."""
+        """Run the flow of the container, which adds the steps; return its output.
+
+        Of a graph, names and lengths of lists are noted in the class, too.
+        """
         graph = self._spec.graph
         flow = traits(self._spec).flow
         assert flow is not None
@@ -869,7 +916,12 @@ class Steps(StepDomain):
             self._name_input_elements(last_index + 1)
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list; `dim` is `None`, as the trial refuses slices of tensors.
+        """Return an element of a list.
+
+        Args:
+            value: the list.
+            index: of the element; negative ones count from the end.
+            dim: `None`, as the trial refuses slices of tensors.
 
         Raises:
             ModelError: what a module inside returns has no such element.
@@ -902,7 +954,12 @@ class Steps(StepDomain):
         return self._body.add_concatenation(list(values), dim)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
+        """Add steps that stack the tensors of a list, apply a function to that one tensor, and list its slices.
+
+        Args:
+            value: the list.
+            apply: the function, which adds steps of its own between the two.
+        """
         body = self._body
         if self._trial.is_input_that_was_list(value):
             # Only because it was a list it may be stacked: so from here on it is known to be one.
@@ -917,25 +974,43 @@ class Steps(StepDomain):
         )
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Apply a module inside."""
+        """Add what applies a module inside to a value: steps, or the module itself; return its output.
+
+        The trial ran the same flow, so that what it noted of a call holds for the call of the same number here.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: its input.
+            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+        """
         number = self._call_count
-        self._call_count += 1
+        self._call_count += 1  # for every call, as in the trial
         inside = spec.children[child]
-        if node is not None:  # in a graph, whose nodes the user may have named
+        if node is not None:
+            # The name is the user's for the node, or empty. Of a graph the trial notes nothing that could help.
             assert spec.graph is not None
-            return self._body.apply(inside, value, usable_name(spec.graph.nodes[node].name))
+            return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
-            # One module for all its calls, and so for inputs of any form: no steps of its own.
-            call, _ = self._body.builder.construct(inside)
-            if call.name == "nn.Identity":
+            # One module for all its calls, and so for inputs of any form: no steps of its own, and an output of which
+            # nothing is known (`Form()`).
+            call, _form_of_output = self._body.builder.construct(inside)
+            if call.name == "nn.Identity":  # as `apply` does below, it is left out
                 return value
-            return self._body.add_module(inside, call, value, name="", form=Form())
+            return self._body.add_module(inside, call, value, name="", form=Form())  # named after its class
+        # The module that takes the output: a branch whose output a sum takes is a `body` or a `shortcut`.
         receiver = self._trial.receivers.get(number)
         next_module = None if receiver is None else spec.children[receiver]
-        return self._body.apply(inside, value, self._branch_name(number), next_module)
+        return self._body.apply(inside, value, name=self._branch_name(number), next_module=next_module)
 
     def _branch_name(self, number: int) -> str:
-        """Return the name of the module of a call that is a branch; empty for any other, named after its class."""
+        """Return the name of the module of a call if it is a branch: `branch`, or in a sum of two `body` or `shortcut`.
+
+        It is empty for any other call, whose module is named after its class.
+
+        Args:
+            number: of the call.
+        """
         if number not in self._trial.branch_calls:
             return ""
         is_residual = self._next_module is not None and traits(self._next_module).written == SUM
@@ -949,7 +1024,13 @@ class Steps(StepDomain):
         return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
-        """Name the output of a node of a graph as the user did; return it."""
+        """Name the output of a node of a graph as the user did, and return it unchanged.
+
+        Args:
+            spec: the graph.
+            number: of the node, from 0.
+            value: the output of the node's module.
+        """
         assert spec.graph is not None
         node = spec.graph.nodes[number]
         name = usable_name(node.name)
@@ -1072,7 +1153,10 @@ class Lists:
         return [Ref(ref.step, (index,)) for index in range(len(result_names))]
 
     def recurrent(self) -> Value | None:
-        """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`."""
+        """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`.
+
+        It returns both; nothing is added and `None` returned if the input is not a list of values.
+        """
         if self._items is None:
             return None
         class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
@@ -1085,7 +1169,10 @@ class Lists:
     # Lists to tensors
 
     def product(self) -> Value | None:
-        """Write a product of two matrices; of a list of another length, the class raises the error."""
+        """Write a product of two matrices.
+
+        `None` is returned for anything but a list of two: then the class is constructed, and raises the error.
+        """
         if self._items is None or len(self._items) != 2:
             return None
         transposes_first, transposes_second = self._spec.args
@@ -1096,6 +1183,8 @@ class Lists:
     def fold(self, symbol: str) -> Value | None:
         """Write an operator between all elements: `+` or `*`, or `-` or `/`, of which Lua has two operands.
 
+        `None` is returned, and the class constructed, if the elements are not known, too many, or not two for `-`, `/`.
+
         Args:
             symbol: the operator.
         """
@@ -1105,7 +1194,7 @@ class Lists:
             return None
         if symbol in ("-", "/") and len(items) != 2:
             return None
-        form, *other_forms = map(body.form, items)
+        form, *other_forms = map(body.form, items)  # the result has that of the first
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
         if self._spec.kwargs.get("inplace"):
             # A module until `tidy` knows whether anything else reads the memory that it changes.
@@ -1123,6 +1212,8 @@ class Lists:
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
+
+        `None` is returned, and the class constructed, if they may be of different shapes, which Lua allows.
 
         Args:
             comparison: the method of tensors that is true where the second is taken: `gt` or `lt`.
@@ -1157,7 +1248,7 @@ class Lists:
         return int(dim - dims_of_example)  # from the end
 
     def join(self) -> Value | None:
-        """Write a concatenation."""
+        """Write a concatenation; `None` if its dimension depends on the input."""
         dim = self._dimension(self._body.form_of_concatenation(self._value).rank)
         if dim is None:
             return None
@@ -1166,7 +1257,10 @@ class Lists:
     # Lists
 
     def split(self) -> Value | None:
-        """Write the slices of a tensor along a dimension."""
+        """Write the slices of a tensor along a dimension; `None` if the dimension depends on the input.
+
+        `None` also if any layer of the model writes into its input, as that may be such a slice.
+        """
         dim = self._dimension(self._body.form(self._value).rank)
         # No layer may write into the results of `unbind`.
         if dim is None or self._body.builder.has_inplace:

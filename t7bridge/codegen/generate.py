@@ -1,5 +1,8 @@
 """From a Lua module to the text of a `model.py` (imports, included layers, classes, `load`), and its state dict.
 
+That text is called the page here, and the keys of its class's state dict the page's keys. The keys of the plan are
+those that `convert` writes, but for recognized cells, each of which is one module with tensors of its own.
+
 The finished page is parsed again, and may contain only what is listed here. Text of a file can only become a literal
 or the name of a variable, module or value, as source is made from trees; the check holds even if that is wrong. The
 included layers must be those of the package, to the letter; classes of the model and `load` may use no statement, name,
@@ -56,13 +59,14 @@ ModulePaths = list[tuple[AttributePath, ModuleSpec]]
 
 @define(eq=False)
 class Generated:
-    """A model as source and weights.
+    """A model as source and weights: the page (the text of a `model.py`), and the state dict of its class.
 
     Attributes:
         text: the source of `model.py`; empty if only its keys were requested.
         tensors: the state dict of its class, in order.
         keys: maps the key of each tensor of the plan's state dict, which is that written by `convert` but for
-            recognized cells, to its keys here: several if its module has several places.
+            recognized cells, to its keys in `tensors`: at least one, and several if its module has several places,
+            under which `tensors` has it each time.
         notes: notes for the user.
         pieces: what the tensors of recognized cells are made of, by keys of `tensors`; empty without such cells.
         state: the state dict written by `convert`.
@@ -78,30 +82,35 @@ class Generated:
     is_stateful: bool = False
 
     def record(self) -> Recorded:
-        """Return a record by which a live module of the plan has the keys of this page in its state dict."""
+        """Return a record by which a live module of the plan has the keys of the generated class in its state dict."""
         record = Recorded([*self.tensors])
-        for plan_key, (page_key, *tied_keys) in self.keys.items():
-            whole_tensor = Run(plan_key, start=0, count=self.tensors[page_key].numel)
-            if page_key in record.pieces:  # another tensor of the plan is the same
-                record.copies.setdefault(page_key, []).append(whole_tensor)
+        for plan_key, (class_key, *tied_keys) in self.keys.items():
+            whole_tensor = Run(plan_key, start=0, count=self.tensors[class_key].numel)
+            if class_key in record.pieces:  # another tensor of the plan is the same
+                record.copies.setdefault(class_key, []).append(whole_tensor)
                 continue
-            record.sizes[page_key] = self.tensors[page_key].shape
-            record.pieces[page_key] = [whole_tensor]
-            record.tied.update(dict.fromkeys(tied_keys, page_key))
+            record.sizes[class_key] = self.tensors[class_key].shape
+            record.pieces[class_key] = [whole_tensor]
+            record.tied.update(dict.fromkeys(tied_keys, class_key))
         return record
 
     def converted(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return a state dict of the class under the keys that `convert` writes.
+        """Return a state dict of the generated class under the keys that `convert` writes.
+
+        A tensor of a recognized cell (an LSTM made of single layers in Lua) is none of these: it is cut into those of
+        the single layers again. All others are the tensors of the class under other keys.
 
         Args:
-            tensors: the state dict of the class.
+            tensors: the state dict of the class, by its keys.
         """
         renamed: dict[str, Tensor] = {}
-        for key, page_keys in self.keys.items():
-            # `convert` does not write the tensors of cells, but those that they are composed of.
-            if page_keys and key in self.state:
-                renamed[key] = tensors[page_keys[0]]
-        return {**renamed, **undo(self.pieces, tensors, self.state)}
+        for plan_key, class_keys in self.keys.items():
+            # `self.state` is what `convert` writes: it has no tensor of a cell, which only the plan has.
+            if class_keys and plan_key in self.state:
+                renamed[plan_key] = tensors[class_keys[0]]  # further keys are of the same tensor
+        # The tensors that cells were composed of, which no longer have keys in the plan.
+        tensors_of_single_layers = undo(self.pieces, tensors, wanted=self.state)
+        return {**renamed, **tensors_of_single_layers}
 
 
 def generate(
@@ -141,10 +150,15 @@ def generate(
 def _generate(
     value: TorchObject, path: str, index_base: int, limits: Limits, source: str | None, lift: bool
 ) -> Generated:
-    """Generate the source of a model; arguments as for `generate`.
+    """Generate the source of a model, as `generate` does, which turns a RecursionError of this into a message.
 
     Args:
+        value: the module or criterion.
+        path: its path, for messages.
+        index_base: number of the first element, class or row: 1 as in Lua, or 0.
+        limits: resource limits.
         source: the name of the original file; `None` if the text is left out.
+        lift: whether recognized cells become modules of torch.nn.
     """
     module_places = Places(value, path, limits)
     check_depth(module_places)
@@ -156,6 +170,7 @@ def _generate(
     owned = owned_tensors(plan, cells.state)
     builder, root, blocks = _classes_of(value, cells, owned, limits)
 
+    # From the class as it was made for this model, not from `blocks`, in which one class may stand for several.
     module_paths = list(_module_paths(root.attributes))
     tensors = _tensors_of_page(module_paths, owned)
     _check_tensors(plan, cells.state, module_paths, tensors)
@@ -326,7 +341,12 @@ def size_of(root: ModuleSpec) -> int:
 
 
 def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> TensorsByModule:
-    """Return the tensors of a state dict by the module that owns them, and by their names there."""
+    """Return the tensors of a state dict by the id of the module that owns them, and by their names there.
+
+    Args:
+        plan: the plan of the model.
+        tensors: its state dict.
+    """
     owned: TensorsByModule = {}
     for key, tensor in tensors.items():
         spec, name = owner_of(plan, key)
@@ -335,7 +355,7 @@ def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> TensorsByModule:
 
 
 def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
-    """Return the module that a key of a state dict leads to, and the name of the tensor there."""
+    """Return the module that a key of the plan's state dict leads to, and the name of the tensor there: `weight`."""
     *_, (spec, _, name) = way_to(plan.root, key)
     return spec, name
 
@@ -375,10 +395,12 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     @cache
     def has_tensors(spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, has tensors."""
         return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
 
     @cache
     def has_state(spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, keeps more than its tensors between calls."""
         return remembers(spec) or any(map(has_state, spec.children.values()))
 
     for spec in specs_in(plan.root):
@@ -448,15 +470,17 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
 
 
 def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[tuple[AttributePath, ModuleSpec]]:
-    """Yield the path of each module that is held by the attributes of a class, and of those inside.
+    """Yield each module that is held by the attributes of a class, and those inside, with their paths.
+
+    A path is that of attributes in the page, `("layers", "3")`, not that of the module in Lua.
 
     Args:
         attributes: those of the class.
-        path: of its instance.
+        path: of its instance; empty for the whole model.
     """
 
     def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
-        """Yield the path of a constructed module, which is given, and of those inside."""
+        """Yield a constructed module with its path, which is given, and those inside with theirs."""
         if call.spec is not None:  # a Sequential that groups adjacent modules has none
             yield path, call.spec
         # Not `block`, which may be that of an equal module: this one has tensors of its own.
@@ -486,6 +510,10 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
     """Yield an assignment for each further place of a shared module with tensors, or a state kept between calls.
 
     The class constructs it at each place: `self.layers[3] = self.layers[0]` makes one of them.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module.
     """
     first_paths = _first_path_by_id(module_paths)
     replaced_paths: list[AttributePath] = []
@@ -516,7 +544,16 @@ def _references(module_paths: ModulePaths) -> Iterator[ast.stmt]:
 def _tied_parameters(
     module_paths: ModulePaths, owned: TensorsByModule, plan: Plan, state: StateDict
 ) -> Iterator[ast.stmt]:
-    """Yield an assignment for each parameter that in Lua is one with that of another module."""
+    """Yield an assignment for each parameter that in Lua is one with that of another module.
+
+    Such as `self.decoder.weight = self.encoder.weight`; PyTorch then trains one parameter.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module.
+        plan: has the keys of the parameters; all other tensors are buffers.
+        state: the plan's state dict.
+    """
     parameters = {id(state[key]) for key in plan.parameters}
     first: dict[object, tuple[AttributePath, int]] = {}
     """The first path of a tensor, and the id of its module, by the tensor's view of memory."""
@@ -551,7 +588,12 @@ def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, cons
 def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[str, list[ast.stmt]]:
     """Return the method that sets the element type of most modules, and statements for the others.
 
-    The method is empty if most have float32, with which modules are constructed.
+    The method, such as `double`, is empty if most have float32, with which modules are constructed. A statement is one
+    of `load`: `model.layers[3].half()`.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module.
     """
     float_types: list[tuple[AttributePath, set[str]]] = []
     for path, spec in module_paths:
@@ -764,7 +806,12 @@ _SUMMARIES = {
 
 
 def _forward(block: CodeBlock, writer: Writer) -> list[str]:
-    """Return the method `forward` as lines of source."""
+    """Return the method `forward` as lines of source.
+
+    Args:
+        block: the class.
+        writer: has the names and statements of its `forward`.
+    """
     names = writer.unpacked
     text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_return_type(block)}:", 4)
     text.append(f'        """{_summary(block, names)}"""')
@@ -782,7 +829,12 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
 
 
 def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
-    """Return the arguments of `forward`, with their annotations."""
+    """Return the arguments of `forward`, with their annotations, but without `self`.
+
+    Args:
+        block: the class.
+        writer: has the names and statements of its `forward`.
+    """
     if block.is_stateful:
         first, *states = writer.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
@@ -929,6 +981,7 @@ class _Page:
     """
 
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
+        """Collect the names that this page may use, for each place where a name can stand."""
         self._classes = {block.name: set(block.parameters) for block in blocks}
         """The classes, with the parameters of their constructors."""
         self._names_in_methods = _NAMES_IN_METHODS | {*self._classes, *builder.copied_pieces, *builder.foreign_imports}
@@ -983,7 +1036,7 @@ class _Page:
         self._function(method, {"self", *arguments}, self._names_in_methods | parameters, self._state_arguments)
 
     def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
-        """Check the arguments and statements of a function.
+        """Refuse a function with an argument or statement that this package does not write.
 
         Args:
             function: the function.
