@@ -118,6 +118,7 @@ def formula(template: str, **values: Any) -> Write:
 
 @cache
 def _parsed(template: str) -> ast.Lambda:
+    """Return the syntax tree of a template, which is a lambda."""
     function = ast.parse(template, mode="eval").body
     assert isinstance(function, ast.Lambda)
     return function
@@ -245,14 +246,14 @@ class Construction:
                 yield self, place, value
 
     def replace_argument(self, place: int | str, value: Any) -> None:
-        """Replace an argument."""
+        """Replace an argument, given by its position or keyword."""
         if isinstance(place, int):
             self.args[place] = value
         else:
             self.kwargs[place] = value
 
     def argument_name(self, place: int | str) -> str:
-        """Return the name of an argument; empty if it is unknown."""
+        """Return the name of an argument, given by its position or keyword; empty if it is unknown."""
         if isinstance(place, str):
             return place
         return self.arg_names[place] if place < len(self.arg_names) else ""

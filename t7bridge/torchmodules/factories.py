@@ -27,9 +27,9 @@ class Factory:
 
     Attributes:
         home: its package, `torchvision.models`, or a file, `path/to/net.py`.
-        attribute: its name there.
-        args: literals.
-        kwargs: likewise.
+        attribute: its name there, perhaps dotted.
+        args: its arguments by position, literals.
+        kwargs: its arguments by keyword, likewise.
     """
 
     home: str

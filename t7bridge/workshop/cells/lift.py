@@ -70,6 +70,7 @@ def _nodes_of(cell: GraphCell) -> set[int]:
     nodes = graph_of(cell.graph).nodes
 
     def takes(number: int) -> list[Link]:
+        """Return the links of a node that do not lead to the cell's inputs."""
         return [link for link in nodes[number - 1].takes if link not in cell.inputs]
 
     outputs: list[Link] = [(number, ()) for number in cell.outputs]
@@ -99,7 +100,12 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
 def _cells_and_notes(
     root: ModuleSpec, state: StateDict, only_torch: bool
 ) -> tuple[list[GraphCell], dict[str, list[str]]]:
-    """Return the cells of all graphs of a model, each graph searched by itself; arguments as for `_accepted`.
+    """Return the cells of all graphs of a model, each graph searched by itself, whether they may become modules or not.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks are left out.
 
     Returns:
         The cells; and the paths of graphs, by the obstacle to cells there, which is the same for each step of an
@@ -180,7 +186,10 @@ def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
-    """Return the cells in groups that have all tensors in common, and give those of a group one module."""
+    """Return the cells in groups that have all tensors in common, and give those of a group one module.
+
+    These are the same cell in several steps of an unrolled layer.
+    """
     groups: dict[Any, list[GraphCell]] = {}
     for cell in cells:
         group = groups.setdefault(_identity(cell, state), [])
@@ -190,7 +199,13 @@ def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
 
 
 def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: StateDict) -> _Obstacles:
-    """Return the obstacles to cells whose tensors share memory with others than those of equal cells."""
+    """Return the obstacles to cells whose tensors share memory with others than those of equal cells.
+
+    Args:
+        cells: all cells of the model.
+        root: the plan of the model.
+        state: its state dict.
+    """
     obstacles: _Obstacles = {}
     users: dict[tuple[int, str], Any] = {}
     """The identity of the cell that has a tensor, and the tensor's number in it, by the graph and the key there."""
@@ -282,7 +297,7 @@ def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles
 
 
 def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
-    """Return the obstacles to cells whose values a layer changes in place.
+    """Return the obstacles to cells whose values a layer changes in place, as the words of a message.
 
     For gradients, Lua's layers use what is in these values then, changed or not. A cell of PyTorch keeps other values
     than they do, so that its gradients would be others.
@@ -315,7 +330,8 @@ def _is_changed_later(
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
-    If these may be the input of the graph, what the containers around it run afterwards counts, too.
+    If these may be the input of the graph, what the containers around it run afterwards counts, too: in a graph, what
+    changes the memory that the node of the inner one takes; in any other container, whatever changes its own input.
 
     Args:
         spec: the graph.
@@ -325,7 +341,8 @@ def _is_changed_later(
         effects: those of the modules.
     """
     # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
-    # what runs. Of one that is not a graph they are 0 and empty.
+    # what runs. Of one that is not a graph they are 0 and empty. As the inputs are those of the node, the module and the
+    # number say what was visited.
     stack = [(spec, number, links)]
     visited: set[tuple[int, int]] = set()
     while stack:
@@ -334,6 +351,7 @@ def _is_changed_later(
             continue
         visited.add((id(module), number_in_module))
         if module.graph is not None:
+            # The links, and those to all values whose memory theirs may be; 0 is the input of the graph.
             memory = upstream(links_in_module, _shared_inputs(module, effects))
             if _changes_after(module, number_in_module, memory, effects):
                 return True
@@ -376,6 +394,7 @@ def _shared_inputs(spec: ModuleSpec, effects: MemoryEffects) -> Callable[[int], 
     nodes = graph_of(spec).nodes
 
     def shared(number: int) -> tuple[Link, ...]:
+        """Return what a node takes if its output may be in that memory, else nothing."""
         node = nodes[number - 1]
         return node.takes if effects.of_node(node, spec.children).shares else ()
 
@@ -414,7 +433,7 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
-    """Return the names of the modules of nodes, which are given by their numbers; `None` for a node without one."""
+    """Return the names of the modules of nodes, which are given by their numbers; with `None` if a node has none."""
     return {graph_of(spec).nodes[number - 1].module for number in nodes}
 
 
@@ -435,7 +454,12 @@ class _Rewritten:
 
 
 def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
-    """Make each cell one node, and its tensors those of the state dict."""
+    """Make each cell one node, and its tensors those of the state dict; note the names of the cells for the user.
+
+    Args:
+        result: the model, whose plan, state dict and notes are modified.
+        cells: those that become single modules, in the order by which they are named.
+    """
     graphs: dict[int, _Rewritten] = {}
     paths_of_notes: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     """The paths of graphs, by a note and the modules that it is about: the steps of an unrolled layer have one note."""
@@ -460,7 +484,7 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
     """Replace the tensors of former modules by those of cells, at each place of a graph: a shared one has several.
 
     Args:
-        result: the model.
+        result: the model, whose state dict is modified.
         graphs: those with cells, by id.
     """
     pieces: dict[Piece, None] = {}

@@ -123,6 +123,7 @@ class _Stacks:
     """
 
     def __init__(self, result: Lifted) -> None:
+        """Note where all tensors are before anything is changed."""
         root = result.plan.root
         self._result = result  # modified, and given notes, by each method
         self._places = _modules_at_one_place(root)
@@ -223,7 +224,13 @@ class _Stacks:
         return ""
 
     def _replace_by_layers(self, spec: ModuleSpec) -> None:
-        """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them."""
+        """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them.
+
+        What becomes of the tensors of cells is noted in `_cells`, for `move`.
+
+        Args:
+            spec: the sequencer, modified; `_obstacle_to_unrolling` found none.
+        """
         modules = [*_inside(spec)]
         for module in modules:
             # A module that returns zeros for rows of zeros stays around its layer, which is modified.
@@ -341,7 +348,7 @@ class _Stacks:
         self._result.note(root.path, message)
 
     def _obstacle_to_state(self, layers: list[ModuleSpec]) -> str:
-        """Return why a sequence of layers is no model that takes its state; empty if it may be."""
+        """Return why a sequence of layers is no model that takes its state, in words; empty if it may be."""
         for layer in layers:
             obstacle = _obstacle_in_layer(layer)
             if obstacle:
@@ -642,7 +649,7 @@ def _groups(layers: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
 def _next_level(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSpec]:
     """Return the layer that can be the next level of a layer of torch.nn, after the dropout before it, if any.
 
-    The list is empty if the next layer cannot.
+    That is a list of one or two modules. It is empty if the next layer cannot be a level.
 
     Args:
         group: the levels so far, with the dropouts between them.
@@ -661,19 +668,30 @@ def _next_level(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleS
 
 
 def _dropout_rate(spec: ModuleSpec) -> Any:
-    """Return the rate of a dropout; `None` for other layers."""
+    """Return the rate of a dropout layer; `None` for any other layer."""
     if spec.target != _DROPOUT:
         return None
     return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)  # PyTorch's default
 
 
 def _is_possible_level(first: ModuleSpec, other: ModuleSpec) -> bool:
-    """Return whether a layer can be another level of the first: they may differ in the size of the first's input."""
+    """Return whether a layer can be another level of the first in one layer of torch.nn.
+
+    Each level but the first takes as many features as it returns, and all have one class and the same options. Whether
+    they keep a state is left to the callers, as is the dropout between them.
+
+    Args:
+        first: a recurrent layer over sequences.
+        other: any layer that follows it.
+    """
     _, hidden_size, *_ = first.args
     if _recurrent_class(other) != _recurrent_class(first) or other.args[:2] != (hidden_size, hidden_size):
         return False
+    # Not `bias`, which Lua's layers have no option for, and not `dropout`, which does nothing in a single level.
+    # `remember`, an option of Lua's, says when a state is kept.
     if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
         return False
+    # With one of these a layer has more tensors than one level. They are given only if they are not 1, false or 0.
     for layer in (first, other):
         if any(layer.kwargs.get(name) for name in ("num_layers", "bidirectional", "proj_size")):
             return False
@@ -688,6 +706,7 @@ _DEFAULTS: dict[str, Any] = {
     "bidirectional": False,
     "remember": "neither",
 }
+"""PyTorch's defaults of what a layer over sequences may have as keyword argument, and Lua's of `remember`."""
 
 
 def _options(spec: ModuleSpec) -> dict[str, Any]:
@@ -717,7 +736,7 @@ def _remembers(spec: ModuleSpec) -> bool:
 
 
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
-    """Return why a layer cannot be in a model that takes its state and returns it; empty if it can."""
+    """Return why a layer cannot be in a model that takes its state and returns it, in words; empty if it can."""
     is_recurrent = bool(_recurrent_class(spec))
     if not is_recurrent:
         # It must have no state: those that treat each step, or each token, by itself have none.
