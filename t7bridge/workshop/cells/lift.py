@@ -341,8 +341,8 @@ def _is_changed_later(
         effects: those of the modules.
     """
     # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
-    # what runs. Of one that is not a graph they are 0 and empty. As the inputs are those of the node, the module and the
-    # number say what was visited.
+    # what runs. Of one that is not a graph they are 0 and empty. The inputs are always those of the node: the module
+    # and the number say what was visited.
     stack = [(spec, number, links)]
     visited: set[tuple[int, int]] = set()
     while stack:
