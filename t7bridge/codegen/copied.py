@@ -1,4 +1,5 @@
-"""The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies.
+"""The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies. A
+piece is one class, function or constant there; a page is the source of a model, which includes some.
 
 Their constructors are read from it, to check without PyTorch whether the modules of a plan can be constructed, and
 whether their tensors fit.

@@ -1,4 +1,6 @@
-"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch."""
+"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch (an idiom).
+The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
+"""
 
 from __future__ import annotations
 
@@ -590,10 +592,8 @@ class ClassNeededError(Exception):
 
 
 class StepDomain(walk.Domain[Value]):
-    """The operations of a container on values of generated source: results of steps, and lists of these.
-
-    A container describes what it does by a flow, which calls these methods (`walk.Domain`); here they write it as the
-    statements of a `forward`.
+    """The operations of a container on values of generated source: results of steps, and lists of these. A container
+    describes what it does by its flow, which calls these methods (see `walk.Domain`).
 
     What it cannot write raises `ClassNeededError`. What the call of a module inside does is defined by the two
     subclasses: a container is run twice, once by `Trial` to see whether it can be written, then by `Steps`.
@@ -672,10 +672,10 @@ class StepDomain(walk.Domain[Value]):
 
 
 class Trial(StepDomain):
-    """A run of the flow of a container that adds no step, but notes which modules are called with what.
+    """A run of the flow of a container that adds no step, but notes which modules are called with what. `Steps` runs
+    the same flow later, with the same calls in the same order: the number of a call is the same in both.
 
-    Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call. `Steps`
-    runs the same flow later, with the same calls in the same order: the number of a call is the same in both.
+    Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
 
     Attributes:
         called_children: the names of the modules that are called, in order.
@@ -861,7 +861,7 @@ def _check_is_no_output(value: Value) -> None:
 
 
 class Steps(StepDomain):
-    """Adds the steps of a container, or of a layer that rearranges lists, to a class.
+    """Adds the steps of a container, or of a layer that rearranges lists, to a class, after a `Trial` of the same flow.
 
     Args:
         body: the class that receives the steps.
@@ -1088,7 +1088,6 @@ class Steps(StepDomain):
 
 class Lists:
     """Writers of layers on lists as steps: a method for each name in `Traits.written`.
-
     Each adds steps and returns their output, or adds nothing and returns `None` where the class itself is needed:
     most need to know the elements of their input, which must be a list of values and not one value that is a list.
 

@@ -1,7 +1,6 @@
-"""From a Lua module to the text of a `model.py` (imports, included layers, classes, `load`), and its state dict.
-
-That text is called the page here, and the keys of its class's state dict the page's keys. The keys of the plan are
-those that `convert` writes, but for recognized cells, each of which is one module with tensors of its own.
+"""From a Lua module to its page, the text of a `model.py` (imports, included layers, classes, `load`), and the state
+dict of its class. The keys of the plan's state dict are those that `convert` writes, but for recognized cells, each of
+which is one module with tensors of its own.
 
 The finished page is parsed again, and may contain only what is listed here. Text of a file can only become a literal
 or the name of a variable, module or value, as source is made from trees; the check holds even if that is wrong. The

@@ -1,4 +1,5 @@
-"""Plain PyTorch for the runtime's layers, where it is exact.
+"""Plain PyTorch for the runtime's layers, where it is exact. What is known of a value's shape is its form, nothing in
+`Form()`; an example is one element of a batch.
 
 The rank of a value is the number of dimensions of one example of it: 3 for images, in a batch or not. A layer of
 Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank is known.
@@ -279,7 +280,6 @@ _MOST_CHAINED = 8
 
 class Idioms:
     """Writers of one module as plain PyTorch: a method for each name in `Traits.written`.
-
     Each returns `None` if, for an input of this form, it has no exact equivalent.
 
     Args:
@@ -478,7 +478,7 @@ class Idioms:
         difference = formula("lambda x: constant - x", constant=constant)
 
         def write(x: ast.expr) -> ast.expr:
-            # `-x + 1` reads better as `1 - x`.
+            """Return `x + constant`; of `-x + 1`, which reads better so, `1 - x`."""
             if symbol == "+" and isinstance(x, ast.UnaryOp) and isinstance(x.op, ast.USub):
                 return difference(x.operand)
             return operation(x)
@@ -517,13 +517,17 @@ class Idioms:
         return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)
 
     def transpose(self) -> Idiom | None:
-        """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has."""
+        """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has.
+
+        The arguments of the module are pairs of dimensions, 0-based.
+        """
         if len(self._args) > _MOST_CHAINED:
             return None
         if any(self._is_beyond_example(first) or self._is_beyond_example(second) for first, second in self._args):
             return None
 
         def write(x: ast.expr) -> ast.expr:
+            """Return the chain of calls `x.transpose(1, 2).transpose(0, 1)`."""
             for pair in self._args:
                 x = method(x, "transpose", *map(self._from_end, pair))
             return x
@@ -602,13 +606,16 @@ class Idioms:
         return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
 
     def conv_in_time(self) -> Idiom:
-        """Write a convolution over a sequence, whose features are last in Lua."""
+        """Write a convolution over a sequence, (time, features) in Lua, by one of torch.nn, which takes the transpose.
+
+        The form of the output has its sizes if those of the input are known, and the rank alone otherwise.
+        """
         call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
         in_channels, out_channels, kernel, stride = self._arguments(
             "in_channels", "out_channels", "kernel_size", "stride"
         )
         form_of_input = self._input_form.as_input_of_rank(2, dim=1, extent=in_channels)  # (time, features)
-        after = Form(2)
+        after = Form(rank=2)
         if kernel is not None and form_of_input.extents:
             time, _ = form_of_input.extents
             # Of one axis, a number or a tuple of one.

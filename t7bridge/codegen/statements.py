@@ -1,4 +1,6 @@
-"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one."""
+"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one. A step
+applies a module or an operation to the results of earlier steps; step 0 is the input of the class.
+"""
 
 from __future__ import annotations
 
@@ -310,6 +312,7 @@ class Writer:
             if step is not None and step.element_form is not None:
                 self._expressions[result.step] = apply("list", self._expressions[result.step])
         node = self._expression_of_value(result)
+        # As layers of torch.nn return their output and state.
         if self._block.is_stateful and isinstance(node, ast.List):
             return ast.Tuple(node.elts)
         return node
@@ -551,28 +554,28 @@ class Writer:
             number: of the step.
             step: the step.
         """
-        changes = self._shared_memory.is_changed_by(step)
-        if changes:
+        changes_shared_memory = self._shared_memory.is_changed_by(step)
+        if changes_shared_memory:
             # What was read before the change must be computed before it.
             for pending in list(self._pending):
                 self._assign_variable(pending)
         node = self._expression_of_step(step)
-        # Their expressions are parts of this one now.
+        # The expressions of the operands are parts of this one now.
         for ref in refs(step.operands):
             self._end_pending(ref.step)
         if step.result_names:
             self._assign_results(number, step, node)
             return
         if number not in self._uses:
-            if changes:  # without a use, only what it changes is of interest
+            if changes_shared_memory:  # without a use, only what it changes is of interest
                 self.statements.append(ast.Expr(node))
             return
         self._expressions[number] = node
         self._pending[number] = names_in(node)
         self._pending_reads.update(self._pending[number])
-        # A value gets a variable for its name, unless its module has the same.
+        # A value gets a variable for its name, unless its module has the same; a change has to be made at once.
         has_name = step.suggested_name and (step.attribute is None or step.attribute.name != step.suggested_name)
-        if self._uses[number] > 1 or has_name or changes:
+        if self._uses[number] > 1 or has_name or changes_shared_memory:
             self._assign_variable(number)
 
     def _assign_results(self, number: int, step: Step, node: ast.expr) -> None:

@@ -1,4 +1,5 @@
-"""Makes each recognized cell of a model a single module.
+"""Makes each recognized cell of a model, the nodes of a graph that compute an LSTM or the like, a single module. Nodes
+have numbers from 1; a link leads to the output of a node, or of number 0, the input of the graph, or to an element.
 
 The nodes of each cell become one node, and their tensors those of one module. Knows neither formats nor PyTorch.
 """
@@ -414,7 +415,12 @@ def _have_common_part(links: Iterable[Link], others: Iterable[Link]) -> bool:
 def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     """Return the numbers of the nodes of a graph that are still needed if cells become single nodes.
 
-    Nodes that no output needed before remain too, as they are not inside a cell.
+    These are all but those from which only cells are computed, and the outputs of cells. Nodes that no output of the
+    graph needed before remain too, as they are not inside a cell.
+
+    Args:
+        spec: the graph, not modified.
+        cells: those in it.
     """
     graph = graph_of(spec)
 

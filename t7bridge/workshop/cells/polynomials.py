@@ -96,7 +96,10 @@ def functions_in(text: str) -> frozenset[str]:
 
 
 def _polynomial_of(node: Any) -> Poly:
-    """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`."""
+    """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`.
+
+    The last two are atoms, as pairs of the function or an empty text, and the letter: `("", "c")`, `("tanh", "g")`.
+    """
     if isinstance(node, ast.BinOp):
         left = _polynomial_of(node.left)
         right = _polynomial_of(node.right)
@@ -163,7 +166,6 @@ _Value = Any
 
 class Values:
     """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
-
     Such a method returns the output of a module, for the module, the prefix of the names of its tensors in the graph
     (`linear.`), and its input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
 

@@ -153,9 +153,8 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 
 class Search:
-    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes.
-
-    A value is a polynomial: a sum of products of atoms, each of which has a number, its place in `Values.atoms`.
+    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes. A value is a
+    polynomial: a sum of products of atoms, each of which has a number, its place in `Values.atoms`.
 
     Attributes:
         cells: the cells found, in the order of the nodes that complete them.
@@ -202,7 +201,8 @@ class Search:
         """Bind the value of a node to the first formula of a cell that it is; then it is an atom from now on.
 
         The values of a cell follow from one another: the new cell state of an LSTM is bound first, and its output, a
-        function of that, continues the same binding. The last one adds the cell to `cells`.
+        function of that, continues the same binding (what the letters of the formulas stand for). The last one adds the
+        cell to `cells`.
 
         Args:
             number: of the node.
@@ -220,7 +220,7 @@ class Search:
             # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
             if letter == last_letter and not self._add_cell(binding, reasons):
                 continue
-            reasons.clear()
+            reasons.clear()  # obstacles to other readings do not matter now
             atom = number_of_atom(value)
             assert atom is not None
             self._bindings[atom] = binding

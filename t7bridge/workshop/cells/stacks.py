@@ -1,6 +1,5 @@
 """Recurrent layers over whole sequences as people write them in PyTorch: a sequencer of a cell is a layer of torch.nn,
 several in a row are one with more levels, and a model that remembers its last sequence takes the state and returns it.
-
 A sequencer is Lua's container that runs its modules on each step of a sequence.
 """
 
@@ -73,7 +72,7 @@ def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]
 
 
 def _prefixes_of_tied(state: StateDict) -> set[str]:
-    """Return the prefixes, which end in a dot, of all keys whose tensor another key has, too."""
+    """Return the prefixes of all keys whose tensor another key has, too: of `a.b.weight` these are `a.` and `a.b.`."""
     counts = Counter(place_of(tensor) for tensor in state.values())
     prefixes: set[str] = set()
     for key, tensor in state.items():
