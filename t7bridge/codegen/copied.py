@@ -483,7 +483,7 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
 
     Args:
         plan: the plan.
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
 
     Raises:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.

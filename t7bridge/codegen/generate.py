@@ -1,6 +1,6 @@
 """From a Lua module to its page, the text of a `model.py` (imports, included layers, classes, `load`), and the state
 dict of its class. The keys of the plan's state dict are those that `convert` writes, but for recognized cells, each of
-which is one module with tensors of its own.
+which is one module with tensors of its own. A plan is the modules of PyTorch for a Lua model, its specs.
 
 The finished page is parsed again, and may contain only what is listed here. Text of a file can only become a literal
 or the name of a variable, module or value, as source is made from trees; the check holds even if that is wrong. The
@@ -203,7 +203,7 @@ def _text_of_page(
         builder: the builder of the classes.
         blocks: the classes of the page, the model's own last.
         cells: the plan, with its state dict.
-        owned: the tensors of the plan's modules.
+        owned: the tensors of the plan's modules, by the module's id and by their names in it.
         module_paths: the path of each module of the page.
         source: the name of the original file.
     """
@@ -223,7 +223,7 @@ def _classes_of(
     Args:
         value: the module or criterion.
         cells: its plan, with its state dict.
-        owned: the tensors of the plan's modules.
+        owned: the tensors of the plan's modules, by the module's id and by their names in it.
         limits: resource limits.
 
     Returns:
@@ -281,7 +281,7 @@ def _ids_of_computed(cells: Lifted) -> set[int]:
             keys_of_cells.add(piece.second_bias)
     ids: set[int] = set()
     for key, origin in cells.state.origins.items():
-        is_computed = origin.tensor is None
+        is_computed = origin.tensor is None  # the file has no such tensor
         if is_computed and key not in keys_of_cells:
             ids.add(id(cells.state[key]))
     return ids
@@ -295,7 +295,7 @@ def _keys_of_page(
     Args:
         plan: the plan.
         state: the keys of its state dict, each of which has a tensor in the page (`_check_tensors`).
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
         tensors: the tensors of the page, by their keys there.
     """
     keys_of_view: dict[object, list[str]] = {}
@@ -366,7 +366,7 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     Args:
         plan: the plan; it is modified.
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
         computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
     """
     numbers: dict[Any, int] = {}
@@ -375,7 +375,9 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     def identity_of(tensor: Tensor) -> Any:
         """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
-        # Views of no elements have no memory in common, but cannot differ.
+        # Computed tensors have memory of their own each, even if in the file their layers are one: small ones, such as
+        # the counters of batch normalizations, are compared by content, large ones equal themselves only. Views of no
+        # elements have no memory in common, but cannot differ.
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
@@ -450,7 +452,11 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
 
 
 def _flatten_views(modules: list[ModuleSpec]) -> None:
-    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else."""
+    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else.
+
+    Args:
+        modules: those of a Sequential, in order; the class of torch.nn (`plain`) of a view is set.
+    """
     for at, spec in enumerate(modules):
         if traits(spec).written != ("view",) or len(spec.args) != 1:
             continue
@@ -512,7 +518,7 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
 
     Args:
         module_paths: the path of each module of the page.
-        owned: the tensors of each module.
+        owned: the tensors of each module, by the module's id and by their names in it.
     """
     first_paths = _first_path_by_id(module_paths)
     replaced_paths: list[AttributePath] = []
@@ -549,7 +555,7 @@ def _tied_parameters(
 
     Args:
         module_paths: the path of each module of the page.
-        owned: the tensors of each module.
+        owned: the tensors of each module, by the module's id and by their names in it.
         plan: has the keys of the parameters; all other tensors are buffers.
         state: the plan's state dict.
     """
@@ -573,7 +579,7 @@ def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, cons
 
     Args:
         module_paths: the path of each module.
-        owned: the tensors of each module.
+        owned: the tensors of each module, by the module's id and by their names in it.
         constants: the tensors that are not trained, by id.
     """
     written: set[int] = set()  # a tensor of a shared module has several paths, and needs one statement
@@ -592,7 +598,7 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
 
     Args:
         module_paths: the path of each module of the page.
-        owned: the tensors of each module.
+        owned: the tensors of each module, by the module's id and by their names in it.
     """
     float_types: list[tuple[AttributePath, set[str]]] = []
     for path, spec in module_paths:
@@ -1134,7 +1140,7 @@ def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
         names -= {"self"}
-    # `load` assigns these two.
+    # `load` assigns two of the names that it may use.
     _require(not names & (words - {"model", "path"}), statement)
     _require(not any(name.startswith("__") for name in names), statement)
     return names

@@ -1,5 +1,6 @@
 """Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one. A step
-applies a module or an operation to the results of earlier steps; step 0 is the input of the class.
+applies a module or an operation to the results of earlier steps; step 0 is the input of the class. A block is one class
+with its steps and modules, a construction the call that makes a module.
 """
 
 from __future__ import annotations

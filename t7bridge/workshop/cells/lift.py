@@ -222,6 +222,7 @@ def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: State
             if users.setdefault((id(cell.graph), key), user) != user:
                 obstacles[id(cell)] = "another cell has the same tensors"
     shared = _shared_memory(users, root, state) if cells else set()
+    # In an identity (see there) is the memory of the tensor of each piece.
     for (_, contents), cell in first_of_identity.items():
         if any(memory in shared for memory, _ in contents):
             obstacles[id(cell)] = "its tensors are also those of something else"

@@ -425,12 +425,15 @@ class Values:
             value: the rows.
             dim: the dimension along which Lua splits, from 0.
             dims: the number of dimensions of an example, if the layer counts `dim` within one.
+
+        Raises:
+            UnknownValue: it is not cut into rows, or split along another dimension.
         """
         rows = _rows(value, any_parts=True)
         # The rows are the second dimension of a batch's three, or the first one of an example's two.
         if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
             raise UnknownValue
-        if rows.parts == 1 or rows.size is None:
+        if rows.parts == 1 or rows.size is None:  # there are no rows, or nobody knows how wide they are
             raise UnknownValue
         width = rows.size // rows.parts
         return [self._slice(rows, number * width, width) for number in range(rows.parts)]

@@ -372,7 +372,7 @@ class Search:
 
         Args:
             wanted: the atoms of a formula: a function, or an empty text, and a letter.
-            atoms: those of a polynomial.
+            atoms: as many of a value, by number, one for each of the formula.
             values: what letters stand for already.
         """
         bound = dict(values)

@@ -260,14 +260,15 @@ class _Stacks:
     def _may_merge(self, spec: ModuleSpec) -> bool:
         """Return whether the modules inside a module are those of a row in which layers may be merged.
 
-        Those of a sequencer that is a Sequential now are in the row of the one around it, unless it is the whole model.
+        They are run in a row by a Sequential, and by a container that stacks a list for them (`_for_lists`). Those of a
+        sequencer that is a Sequential now are in the row of the one around it, unless it is the whole model.
         """
         if spec.target != SEQUENTIAL and id(spec) not in self._for_lists:
             return False
         if id(spec) in self._sequentials and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places could not follow it to one level of a layer. In the row are the
-        # modules here and, for a sequencer that is a Sequential now, those inside it.
+        # The tensors of a module of several places (not in `_places`) could not follow it to one level of a layer. In
+        # the row are the modules here and, for a sequencer that is a Sequential now, those inside it.
         for child in spec.children.values():
             if any(id(inside) not in self._places for inside in (child, *child.children.values())):
                 return False
@@ -300,7 +301,7 @@ class _Stacks:
         return [merged]
 
     def _merged(self, group: list[ModuleSpec], target: str) -> ModuleSpec:
-        """Return one layer for several.
+        """Return one layer for several, and note of which levels it is made, and its place, for `move`.
 
         Args:
             group: layers that can be levels of one, and the dropouts between them, all of one rate.
