@@ -71,6 +71,7 @@ class SourceBuilder:
     """
 
     def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
+        """Begin without classes, and with a budget in which the first steps (`free`) cost nothing."""
         self.blocks: list[CodeBlock] = []
         self.has_inplace = has_inplace
         self.budget = Budget(limits, "writing the model as source", free)
@@ -372,6 +373,7 @@ class Body:
     """
 
     def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form, kind: Kind) -> None:
+        """Add step 0 to the class, which stands for its input, of this form and kind."""
         self.builder = builder
         self.block = block
         self._attribute_of: dict[int, Attribute] = {}
@@ -1282,6 +1284,7 @@ def _written_of_list(write: Write) -> Write:
     """Return what writes an expression of operands that come as one list, as the module in its place takes them."""
 
     def write_elements(operands: ast.expr) -> ast.expr:
+        """Return the expression of the elements of a list."""
         assert isinstance(operands, ast.List)
         return write(*operands.elts)
 
@@ -1300,6 +1303,7 @@ def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
     reshaped = formula("lambda x, first: x.reshape_as(first)")
 
     def write_reshaped(first: ast.expr, first_again: ast.expr, *others: ast.expr) -> ast.expr:
+        """Return the expression of the operands, others than the first reshaped; the first comes twice, see `fold`."""
         terms = [first_again]
         for operand, is_same_shape in zip(others, same_shapes):
             terms.append(operand if is_same_shape else reshaped(operand, first))

@@ -288,6 +288,7 @@ class Idioms:
     """
 
     def __init__(self, spec: ModuleSpec, form: Form) -> None:
+        """Keep the module and the form of its input at hand for the methods."""
         self._spec = spec
         self._input_form = form
         self._args = spec.args

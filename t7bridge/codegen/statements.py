@@ -191,6 +191,7 @@ class _SharedMemory:
     """
 
     def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
+        """Count the uses; what is shared is found when it is asked for."""
         self._block = block
         self.uses = block.uses()
         self._shared: list[bool] = [True] if is_input_shared else []
@@ -816,8 +817,8 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls.
 
     Args:
-        group: blocks of equal shape.
-        users: the constructions of each block, by its id.
+        group: blocks that differ in numbers only; the first one is kept and modified.
+        users: the constructions of each block, by its id; they are modified.
     """
     first = group[0]
     parameters: dict[str, list[Any]] = {}

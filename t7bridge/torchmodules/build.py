@@ -369,6 +369,7 @@ class _Hooks:
     """
 
     def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+        """Keep what the hooks need; `keep_keys` registers them."""
         self.record = record
         self.other = other
         self.shapes = shapes
@@ -566,6 +567,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _is_module_class(value: Any) -> bool:
+    """Return whether a value is `nn.Module` or a class derived from it."""
     return inspect.isclass(value) and issubclass(value, nn.Module)
 
 

@@ -53,6 +53,7 @@ class Factory:
         return cls(match["home"], match["attribute"], args, kwargs)
 
     def __str__(self) -> str:
+        """Return the text that `parse` reads."""
         arguments = [repr(value) for value in self.args]
         arguments += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         name = f"{self.home}:{self.attribute}"

@@ -179,6 +179,7 @@ class Values:
     """
 
     def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
+        """Begin without atoms; `run` goes through the nodes."""
         self._spec = spec
         self._graph = graph_of(spec)
         self._keys = keys

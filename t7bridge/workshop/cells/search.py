@@ -175,6 +175,7 @@ class Search:
         tensors: Mapping[str, Tensor],
         carried_over: frozenset[tuple[int, int]],
     ) -> None:
+        """Begin without cells; `run` searches."""
         self._spec = spec
         self._graph = graph_of(spec)  # its data flow
         self._prefix = prefix

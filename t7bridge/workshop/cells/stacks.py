@@ -757,6 +757,7 @@ def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
         spec: the layer.
         counts: how many of each kind there are so far; this one is added.
     """
+    # Of `sequence.StatefulLSTM` of this package, `LSTM`: the class of torch.nn that it is like.
     *_, class_name = short_name(like_of(spec.target)).split(".")
     base = class_name.lower()
     counts[base] += 1
@@ -790,6 +791,7 @@ class Recurrence:
     states: tuple[tuple[int, int, int], ...] | None
 
     def __str__(self) -> str:
+        """Return the model in a few words for the user."""
         model = f"{self.layers}-layer {self.kind}"
         if self.takes_tokens and self.inputs == self.outputs:
             return f"{model} language model, {self.features} features, {self.inputs} tokens"
