@@ -141,9 +141,14 @@ class SourceBuilder:
         return call, form_of_output
 
     def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
-        """Return a module that torch.nn has not, and the form of its output.
+        """Return the construction of a module that torch.nn has not, and the form of its output.
 
         Its class is made of steps where it is a container that can be written so; otherwise it is the layer's own.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
         """
         is_made_of_steps = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
         if not is_made_of_steps:
@@ -155,7 +160,9 @@ class SourceBuilder:
     def _torch_module(
         self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
     ) -> tuple[Construction, Form] | None:
-        """Return a module of torch.nn and the form of its output; `None` if none expresses the whole module.
+        """Return the construction of a module of torch.nn, and the form of its output.
+
+        It is `None` if no single module of torch.nn expresses the whole module.
 
         Args:
             spec: the module.
@@ -175,7 +182,9 @@ class SourceBuilder:
         return idiom.call, idiom.form
 
     def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
-        """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps.
+        """Return the construction of an `nn.Sequential`, and the form of its output.
+
+        It is `None` if a module in it is better written as steps.
 
         Identities are left out, but one stands for a Sequential of nothing else. With `None`, what was noted for the
         modules before that one stays: `prepared` removes from `blocks` and `copied_pieces` what nothing uses.
@@ -198,7 +207,12 @@ class SourceBuilder:
         return sequential(calls, spec), form
 
     def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
-        """Return whether a module is better written as steps of the class that contains it than as a module."""
+        """Return whether a module is better written as steps of the class that contains it than as a module.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+        """
         if _returns_list(spec) or _takes_list(spec):
             return True
         if spec.target.startswith("torch.nn."):

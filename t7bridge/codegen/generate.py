@@ -427,9 +427,9 @@ def shared_specs(plan: Plan) -> set[int]:
 def choose_classes(plan: Plan, shared: set[int]) -> None:
     """Keep layers' own classes where those of torch.nn refuse an input that Lua's accept, or do not copy as Lua's do.
 
-    The plain class of a layer requires a batch dimension. A `View` without the dimensions of one
-    example removes that of a batch of one, as in Lua; what follows it must accept single examples. A shared module
-    may receive a tensor at one place and a list at another.
+    The plain class of a layer, that of torch.nn (`plain`), requires a batch dimension, and takes no list. A `View`
+    without the dimensions of one example removes that of a batch of one, as in Lua; what follows it must accept single
+    examples. A shared module may receive a tensor at one place and a list at another.
 
     Args:
         plan: the plan; the classes of its modules, `plain` ones and others, are changed in place.

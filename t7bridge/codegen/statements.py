@@ -652,7 +652,7 @@ class Writer:
         result_variables = self._result_variables.get(value.step, [])
         if value.is_in_input and self.unpacked:
             node, path = self._input_variable(value.path)
-        elif len(result_variables) > 1:
+        elif len(result_variables) > 1:  # each element of the result has a variable
             index_of_result, *path_in_result = value.path
             node = dotted(result_variables[int(index_of_result)])
             path = tuple(path_in_result)

@@ -30,7 +30,7 @@ _Holders = Mapping[int, list[tuple[ModuleSpec, str]]]
 
 
 def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
-    """Return a model whose cells are single modules.
+    """Return a model whose cells are single modules, with notes for the user about these, and about cells that stay.
 
     Args:
         plan: the plan; its graphs are modified.
