@@ -110,6 +110,7 @@ def formula(template: str, **values: Any) -> Write:
     constants = {name: expression(value) for name, value in values.items()}
 
     def write(*operands: ast.expr) -> ast.expr:
+        """Return the template's expression with the operands in place of its parameters, and values for other names."""
         filled: ast.expr = _filled(function.body, {**constants, **dict(zip(parameters, operands))})
         return filled
 
@@ -118,6 +119,7 @@ def formula(template: str, **values: Any) -> Write:
 
 @cache
 def _parsed(template: str) -> ast.Lambda:
+    """Return the syntax tree of a template, which is a lambda."""
     function = ast.parse(template, mode="eval").body
     assert isinstance(function, ast.Lambda)
     return function
@@ -200,6 +202,7 @@ class _Quoted(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
+        """Return the string as a literal."""
         if '"' in self and "'" not in self:
             return super().__repr__()
         # Python chooses double quotes for a text with a single one: one is put before each part, and cut off.
@@ -245,14 +248,14 @@ class Construction:
                 yield self, place, value
 
     def replace_argument(self, place: int | str, value: Any) -> None:
-        """Replace an argument."""
+        """Replace an argument, given by its position or keyword."""
         if isinstance(place, int):
             self.args[place] = value
         else:
             self.kwargs[place] = value
 
     def argument_name(self, place: int | str) -> str:
-        """Return the name of an argument; empty if it is unknown."""
+        """Return the name of an argument, given by its position or keyword; empty if it is unknown."""
         if isinstance(place, str):
             return place
         return self.arg_names[place] if place < len(self.arg_names) else ""
@@ -312,6 +315,7 @@ _Call.__name__ = "Call"  # by which `ast` chooses how to print a node
 
 
 def _has_one_argument_a_line(node: ast.expr) -> bool:
+    """Return whether an expression is a call that asks for a line for every argument."""
     return isinstance(node, _Call) and node.has_one_argument_a_line
 
 

@@ -1,4 +1,5 @@
-"""The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies.
+"""The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies. A
+piece is one class, function or constant there; a page is the source of a model, which includes some.
 
 Their constructors are read from it, to check without PyTorch whether the modules of a plan can be constructed, and
 whether their tensors fit.
@@ -79,6 +80,7 @@ def pieces(target: str) -> list[SourcePiece]:
     ordered: dict[tuple[str, str], SourcePiece] = {}
 
     def add_after_needs(home: str, name: str) -> None:
+        """Add to `ordered` what a piece uses, and then the piece, given by its module and its name there."""
         piece = pieces_in(home)[name]
         for other in piece.needs:
             is_itself = other == (home, name)  # a class that names itself
@@ -168,7 +170,7 @@ def _global_names(scope: SymbolTable) -> set[str]:
 
 
 def _path_of(module: str) -> Path | None:
-    """Return the file of one of this package's modules, by its dotted name."""
+    """Return the file of one of this package's modules, by its dotted name; `None` for any other module."""
     if not module.startswith(OURS):
         return None
     names = module.removeprefix(OURS).split(".")
@@ -189,10 +191,15 @@ def _public_homes() -> dict[str, str]:
 
 
 def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dict[str, str]]:
-    """Return what a module imports, by the names that it has there.
+    """Return what a module of this package imports.
+
+    Args:
+        body: its statements.
+        module: its dotted name, from which relative imports start.
 
     Returns:
-        The imports from elsewhere; and for each name from this package, the module that defines it.
+        The imports from elsewhere, by the names that the module uses; and for each name from this package, the module
+        that defines it. Imports from this package have no alias (`as`), as included source has one name everywhere.
     """
     imports: dict[str, Import] = {}
     homes: dict[str, str] = {}
@@ -476,7 +483,7 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
 
     Args:
         plan: the plan.
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
 
     Raises:
         ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.

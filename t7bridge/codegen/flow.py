@@ -1,4 +1,6 @@
-"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch."""
+"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch (an idiom).
+The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +71,7 @@ class SourceBuilder:
     """
 
     def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
+        """Begin without classes, and with a budget in which the first steps (`free`) cost nothing."""
         self.blocks: list[CodeBlock] = []
         self.has_inplace = has_inplace
         self.budget = Budget(limits, "writing the model as source", free)
@@ -138,9 +141,14 @@ class SourceBuilder:
         return call, form_of_output
 
     def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
-        """Return a module that torch.nn has not, and the form of its output.
+        """Return the construction of a module that torch.nn has not, and the form of its output.
 
         Its class is made of steps where it is a container that can be written so; otherwise it is the layer's own.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
         """
         is_made_of_steps = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
         if not is_made_of_steps:
@@ -152,7 +160,9 @@ class SourceBuilder:
     def _torch_module(
         self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
     ) -> tuple[Construction, Form] | None:
-        """Return a module of torch.nn and the form of its output; `None` if none expresses the whole module.
+        """Return the construction of a module of torch.nn, and the form of its output.
+
+        It is `None` if no single module of torch.nn expresses the whole module.
 
         Args:
             spec: the module.
@@ -172,10 +182,17 @@ class SourceBuilder:
         return idiom.call, idiom.form
 
     def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
-        """Return an `nn.Sequential` and the form of its output; `None` if a module in it is better written as steps.
+        """Return the construction of an `nn.Sequential`, and the form of its output.
+
+        It is `None` if a module in it is better written as steps.
 
         Identities are left out, but one stands for a Sequential of nothing else. With `None`, what was noted for the
         modules before that one stays: `prepared` removes from `blocks` and `copied_pieces` what nothing uses.
+
+        Args:
+            spec: the Sequential.
+            form: that of its input.
+            kind: that of its input.
         """
         calls = []
         for child in spec.children.values():
@@ -190,7 +207,12 @@ class SourceBuilder:
         return sequential(calls, spec), form
 
     def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
-        """Return whether a module is better written as steps of the class that contains it than as a module."""
+        """Return whether a module is better written as steps of the class that contains it than as a module.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+        """
         if _returns_list(spec) or _takes_list(spec):
             return True
         if spec.target.startswith("torch.nn."):
@@ -228,11 +250,16 @@ class SourceBuilder:
         return self._block_and_form[id(spec)]
 
     def _imported_as(self, home: str, name: str) -> str:
-        """Return the name under which the source imports a user's class, and note the import.
+        """Return the name under which the source imports a user's class, and note the import in `foreign_imports`.
 
-        A class that is called as something that a page may have itself (`Softmax`, `Model`, `nn`), or as a class of
+        A class that is called as something that the source may have itself (`Softmax`, `Model`, `nn`), or as a class of
         another module, is imported under another name: otherwise one would take the place of the other.
+
+        Args:
+            home: the module that has the class.
+            name: of the class there.
         """
+        # Names that each source has or that are Python's, and those of the layers that a source may include.
         reserved = TAKEN | reserved_names()
         imported_name = name
         number = 1
@@ -360,6 +387,7 @@ class Body:
     """
 
     def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form, kind: Kind) -> None:
+        """Add step 0 to the class, which stands for its input, of this form and kind."""
         self.builder = builder
         self.block = block
         self._attribute_of: dict[int, Attribute] = {}
@@ -457,7 +485,15 @@ class Body:
         return may_be_class and (spec.graph is not None or self.builder.is_shared(spec))
 
     def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
-        """Return the output of a container or layer on lists, written as steps; `None` where its class is needed."""
+        """Add the steps of a container or layer on lists, and return their output.
+
+        `None` is returned, and nothing added, where its class is needed, and for a Sequential or any other layer.
+
+        Args:
+            spec: the module.
+            value: its input.
+            next_module: the module that uses its output, to help naming.
+        """
         facts = traits(spec)
         # How the entry of the class has it written: the name of a method of `Lists`, or `BY_FLOW`.
         writer, *arguments = facts.written or ("",)
@@ -572,7 +608,8 @@ class ClassNeededError(Exception):
 
 
 class StepDomain(walk.Domain[Value]):
-    """The operations of a container on values of generated source: results of steps, and lists of these.
+    """The operations of a container on values of generated source: results of steps, and lists of these. A container
+    describes what it does by its flow, which calls these methods (see `walk.Domain`).
 
     What it cannot write raises `ClassNeededError`. What the call of a module inside does is defined by the two
     subclasses: a container is run twice, once by `Trial` to see whether it can be written, then by `Steps`.
@@ -601,7 +638,7 @@ class StepDomain(walk.Domain[Value]):
         raise ClassNeededError
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list."""
+        """Return an element of a list; refuse a slice of a tensor (a `dim`), or an element that a list has not."""
         if dim is not None:  # a slice of a tensor
             raise ClassNeededError
         if isinstance(value, list):
@@ -611,14 +648,14 @@ class StepDomain(walk.Domain[Value]):
         return pick(value, index)
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list, if it is known."""
+        """Return the number of elements of a list; `None` if it is not known."""
         if dim is not None:  # the number of slices of a tensor
             raise ClassNeededError
         items = self._body.kind(value).items
         return None if items is None else len(items)
 
     def is_list(self, value: Value) -> bool | None:
-        """Return whether a value is a list, if it is known."""
+        """Return whether a value is a list; `None` if it is not known."""
         kind = self._body.kind(value)
         if kind.is_list:
             return True
@@ -651,7 +688,8 @@ class StepDomain(walk.Domain[Value]):
 
 
 class Trial(StepDomain):
-    """A run of the flow of a container that adds no step, but notes which modules are called with what.
+    """A run of the flow of a container that adds no step, but notes which modules are called with what. `Steps` runs
+    the same flow later, with the same calls in the same order: the number of a call is the same in both.
 
     Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
 
@@ -667,6 +705,7 @@ class Trial(StepDomain):
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
+        """Run the flow, and note what it calls; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
         self.called_children: list[str] = []
         self.receivers: dict[int, str] = {}
@@ -724,7 +763,14 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
+        """Apply a function to the tensors of a list as one, and return what stands for the slices of its result.
+
+        What the function returns is not used: only the calls of modules in it are noted.
+
+        Args:
+            value: the list.
+            apply: the function, which calls modules inside.
+        """
         # The slices have the memory of one tensor, in Lua each has its own: no layer may write into them.
         if self._body.builder.has_inplace:
             raise ClassNeededError
@@ -734,7 +780,13 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
-        """Apply one module, or copies of it, to all elements of a list; arguments as for `walk.each`."""
+        """Apply one module, or copies of it, to all elements of a list.
+
+        Args:
+            value: the list.
+            apply: applies a module to an element, given by the number of the module and the element.
+            different: how many first elements have a module of their own; all further ones have number 0.
+        """
         if not isinstance(value, list):
             raise ClassNeededError
         # Never nested: `apply` calls modules of this container, and in a trial they run no flow of their own. After an
@@ -745,7 +797,14 @@ class Trial(StepDomain):
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return a reference that stands for its output."""
+        """Note a call of a module inside, and return a reference that stands for its output.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: its input.
+            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+        """
         number = len(self.called_children)
         if number == _MOST_CALLS:
             raise ClassNeededError
@@ -758,7 +817,7 @@ class Trial(StepDomain):
         return _output_of(number)
 
     def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        """Note what a call says of its module, and of the one whose output it takes.
+        """Note a call in `repeated_children`, `receivers` and `_calls_on_input`, or refuse it if its class is needed.
 
         Args:
             number: of the call.
@@ -818,7 +877,7 @@ def _check_is_no_output(value: Value) -> None:
 
 
 class Steps(StepDomain):
-    """Adds the steps of a container, or of a layer that rearranges lists, to a class.
+    """Adds the steps of a container, or of a layer that rearranges lists, to a class, after a `Trial` of the same flow.
 
     Args:
         body: the class that receives the steps.
@@ -831,6 +890,7 @@ class Steps(StepDomain):
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None = None) -> None:
+        """Run a trial, so that nothing is added if this raises; `written` adds the steps."""
         super().__init__(body, spec, value)
         self._trial = Trial(body, spec, value)  # which raises what is listed above
         self._next_module = next_module
@@ -842,7 +902,10 @@ class Steps(StepDomain):
         """Names for outputs of nodes that the user did not name, by the number of the node."""
 
     def written(self) -> Value:
-        """Add the steps; return the output."""
+        """Run the flow of the container, which adds the steps; return its output.
+
+        Of a graph, names and lengths of lists are noted in the class, too.
+        """
         graph = self._spec.graph
         flow = traits(self._spec).flow
         assert flow is not None
@@ -869,7 +932,12 @@ class Steps(StepDomain):
             self._name_input_elements(last_index + 1)
 
     def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list; `dim` is `None`, as the trial refuses slices of tensors.
+        """Return an element of a list.
+
+        Args:
+            value: the list.
+            index: of the element; negative ones count from the end.
+            dim: `None`, as the trial refuses slices of tensors.
 
         Raises:
             ModelError: what a module inside returns has no such element.
@@ -902,7 +970,12 @@ class Steps(StepDomain):
         return self._body.add_concatenation(list(values), dim)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the tensors of a list as one, and return a list of the slices of its result."""
+        """Add steps that stack the tensors of a list, apply a function to that one tensor, and list its slices.
+
+        Args:
+            value: the list.
+            apply: the function, which adds steps of its own between the two.
+        """
         body = self._body
         if self._trial.is_input_that_was_list(value):
             # Only because it was a list it may be stacked: so from here on it is known to be one.
@@ -917,25 +990,43 @@ class Steps(StepDomain):
         )
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Apply a module inside."""
+        """Add what applies a module inside to a value: steps, or the module itself; return its output.
+
+        The trial ran the same flow, so that what it noted of a call holds for the call of the same number here.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: its input.
+            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+        """
         number = self._call_count
-        self._call_count += 1
+        self._call_count += 1  # for every call, as in the trial
         inside = spec.children[child]
-        if node is not None:  # in a graph, whose nodes the user may have named
+        if node is not None:
+            # The name is the user's for the node, or empty. Of a graph the trial notes nothing that could help.
             assert spec.graph is not None
-            return self._body.apply(inside, value, usable_name(spec.graph.nodes[node].name))
+            return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
-            # One module for all its calls, and so for inputs of any form: no steps of its own.
-            call, _ = self._body.builder.construct(inside)
-            if call.name == "nn.Identity":
+            # One module for all its calls, and so for inputs of any form: no steps of its own, and an output of which
+            # nothing is known (`Form()`).
+            call, _form_of_output = self._body.builder.construct(inside)
+            if call.name == "nn.Identity":  # as `apply` does below, it is left out
                 return value
-            return self._body.add_module(inside, call, value, name="", form=Form())
+            return self._body.add_module(inside, call, value, name="", form=Form())  # named after its class
+        # The module that takes the output: a branch whose output a sum takes is a `body` or a `shortcut`.
         receiver = self._trial.receivers.get(number)
         next_module = None if receiver is None else spec.children[receiver]
-        return self._body.apply(inside, value, self._branch_name(number), next_module)
+        return self._body.apply(inside, value, name=self._branch_name(number), next_module=next_module)
 
     def _branch_name(self, number: int) -> str:
-        """Return the name of the module of a call that is a branch; empty for any other, named after its class."""
+        """Return the name of the module of a call if it is a branch: `branch`, or in a sum of two `body` or `shortcut`.
+
+        It is empty for any other call, whose module is named after its class.
+
+        Args:
+            number: of the call.
+        """
         if number not in self._trial.branch_calls:
             return ""
         is_residual = self._next_module is not None and traits(self._next_module).written == SUM
@@ -949,7 +1040,13 @@ class Steps(StepDomain):
         return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
-        """Name the output of a node of a graph as the user did; return it."""
+        """Name the output of a node of a graph as the user did, and return it unchanged.
+
+        Args:
+            spec: the graph.
+            number: of the node, from 0.
+            value: the output of the node's module.
+        """
         assert spec.graph is not None
         node = spec.graph.nodes[number]
         name = usable_name(node.name)
@@ -1007,7 +1104,6 @@ class Steps(StepDomain):
 
 class Lists:
     """Writers of layers on lists as steps: a method for each name in `Traits.written`.
-
     Each adds steps and returns their output, or adds nothing and returns `None` where the class itself is needed:
     most need to know the elements of their input, which must be a list of values and not one value that is a list.
 
@@ -1072,7 +1168,10 @@ class Lists:
         return [Ref(ref.step, (index,)) for index in range(len(result_names))]
 
     def recurrent(self) -> Value | None:
-        """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`."""
+        """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`.
+
+        It returns both; nothing is added and `None` returned if the input is not a list of values.
+        """
         if self._items is None:
             return None
         class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
@@ -1085,7 +1184,10 @@ class Lists:
     # Lists to tensors
 
     def product(self) -> Value | None:
-        """Write a product of two matrices; of a list of another length, the class raises the error."""
+        """Write a product of two matrices.
+
+        `None` is returned for anything but a list of two: then the class is constructed, and raises the error.
+        """
         if self._items is None or len(self._items) != 2:
             return None
         transposes_first, transposes_second = self._spec.args
@@ -1096,6 +1198,8 @@ class Lists:
     def fold(self, symbol: str) -> Value | None:
         """Write an operator between all elements: `+` or `*`, or `-` or `/`, of which Lua has two operands.
 
+        `None` is returned, and the class constructed, if the elements are not known, too many, or not two for `-`, `/`.
+
         Args:
             symbol: the operator.
         """
@@ -1105,7 +1209,7 @@ class Lists:
             return None
         if symbol in ("-", "/") and len(items) != 2:
             return None
-        form, *other_forms = map(body.form, items)
+        form, *other_forms = map(body.form, items)  # the result has that of the first
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
         if self._spec.kwargs.get("inplace"):
             # A module until `tidy` knows whether anything else reads the memory that it changes.
@@ -1123,6 +1227,8 @@ class Lists:
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
+
+        `None` is returned, and the class constructed, if they may be of different shapes, which Lua allows.
 
         Args:
             comparison: the method of tensors that is true where the second is taken: `gt` or `lt`.
@@ -1157,7 +1263,7 @@ class Lists:
         return int(dim - dims_of_example)  # from the end
 
     def join(self) -> Value | None:
-        """Write a concatenation."""
+        """Write a concatenation; `None` if its dimension depends on the input."""
         dim = self._dimension(self._body.form_of_concatenation(self._value).rank)
         if dim is None:
             return None
@@ -1166,7 +1272,10 @@ class Lists:
     # Lists
 
     def split(self) -> Value | None:
-        """Write the slices of a tensor along a dimension."""
+        """Write the slices of a tensor along a dimension; `None` if the dimension depends on the input.
+
+        `None` also if any layer of the model writes into its input, as that may be such a slice.
+        """
         dim = self._dimension(self._body.form(self._value).rank)
         # No layer may write into the results of `unbind`.
         if dim is None or self._body.builder.has_inplace:
@@ -1189,6 +1298,7 @@ def _written_of_list(write: Write) -> Write:
     """Return what writes an expression of operands that come as one list, as the module in its place takes them."""
 
     def write_elements(operands: ast.expr) -> ast.expr:
+        """Return the expression of the elements of a list."""
         assert isinstance(operands, ast.List)
         return write(*operands.elts)
 
@@ -1207,6 +1317,7 @@ def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
     reshaped = formula("lambda x, first: x.reshape_as(first)")
 
     def write_reshaped(first: ast.expr, first_again: ast.expr, *others: ast.expr) -> ast.expr:
+        """Return the expression of the operands, others than the first reshaped; the first comes twice, see `fold`."""
         terms = [first_again]
         for operand, is_same_shape in zip(others, same_shapes):
             terms.append(operand if is_same_shape else reshaped(operand, first))

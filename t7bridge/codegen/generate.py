@@ -1,4 +1,6 @@
-"""From a Lua module to the text of a `model.py` (imports, included layers, classes, `load`), and its state dict.
+"""From a Lua module to its page, the text of a `model.py` (imports, included layers, classes, `load`), and the state
+dict of its class. The keys of the plan's state dict are those that `convert` writes, but for recognized cells, each of
+which is one module with tensors of its own. A plan is the modules of PyTorch for a Lua model, its specs.
 
 The finished page is parsed again, and may contain only what is listed here. Text of a file can only become a literal
 or the name of a variable, module or value, as source is made from trees; the check holds even if that is wrong. The
@@ -56,13 +58,14 @@ ModulePaths = list[tuple[AttributePath, ModuleSpec]]
 
 @define(eq=False)
 class Generated:
-    """A model as source and weights.
+    """A model as source and weights: the page (the text of a `model.py`), and the state dict of its class.
 
     Attributes:
         text: the source of `model.py`; empty if only its keys were requested.
         tensors: the state dict of its class, in order.
         keys: maps the key of each tensor of the plan's state dict, which is that written by `convert` but for
-            recognized cells, to its keys here: several if its module has several places.
+            recognized cells, to its keys in `tensors`: at least one, and several if its module has several places,
+            under which `tensors` has it each time.
         notes: notes for the user.
         pieces: what the tensors of recognized cells are made of, by keys of `tensors`; empty without such cells.
         state: the state dict written by `convert`.
@@ -78,30 +81,35 @@ class Generated:
     is_stateful: bool = False
 
     def record(self) -> Recorded:
-        """Return a record by which a live module of the plan has the keys of this page in its state dict."""
+        """Return a record by which a live module of the plan has the keys of the generated class in its state dict."""
         record = Recorded([*self.tensors])
-        for plan_key, (page_key, *tied_keys) in self.keys.items():
-            whole_tensor = Run(plan_key, start=0, count=self.tensors[page_key].numel)
-            if page_key in record.pieces:  # another tensor of the plan is the same
-                record.copies.setdefault(page_key, []).append(whole_tensor)
+        for plan_key, (class_key, *tied_keys) in self.keys.items():
+            whole_tensor = Run(plan_key, start=0, count=self.tensors[class_key].numel)
+            if class_key in record.pieces:  # another tensor of the plan is the same
+                record.copies.setdefault(class_key, []).append(whole_tensor)
                 continue
-            record.sizes[page_key] = self.tensors[page_key].shape
-            record.pieces[page_key] = [whole_tensor]
-            record.tied.update(dict.fromkeys(tied_keys, page_key))
+            record.sizes[class_key] = self.tensors[class_key].shape
+            record.pieces[class_key] = [whole_tensor]
+            record.tied.update(dict.fromkeys(tied_keys, class_key))
         return record
 
     def converted(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return a state dict of the class under the keys that `convert` writes.
+        """Return a state dict of the generated class under the keys that `convert` writes.
+
+        A tensor of a recognized cell (an LSTM made of single layers in Lua) is none of these: it is cut into those of
+        the single layers again. All others are the tensors of the class under other keys.
 
         Args:
-            tensors: the state dict of the class.
+            tensors: the state dict of the class, by its keys.
         """
         renamed: dict[str, Tensor] = {}
-        for key, page_keys in self.keys.items():
-            # `convert` does not write the tensors of cells, but those that they are composed of.
-            if page_keys and key in self.state:
-                renamed[key] = tensors[page_keys[0]]
-        return {**renamed, **undo(self.pieces, tensors, self.state)}
+        for plan_key, class_keys in self.keys.items():
+            # `self.state` is what `convert` writes: it has no tensor of a cell, which only the plan has.
+            if class_keys and plan_key in self.state:
+                renamed[plan_key] = tensors[class_keys[0]]  # further keys are of the same tensor
+        # The tensors that cells were composed of, which no longer have keys in the plan.
+        tensors_of_single_layers = undo(self.pieces, tensors, wanted=self.state)
+        return {**renamed, **tensors_of_single_layers}
 
 
 def generate(
@@ -141,10 +149,15 @@ def generate(
 def _generate(
     value: TorchObject, path: str, index_base: int, limits: Limits, source: str | None, lift: bool
 ) -> Generated:
-    """Generate the source of a model; arguments as for `generate`.
+    """Generate the source of a model, as `generate` does, which turns a RecursionError of this into a message.
 
     Args:
+        value: the module or criterion.
+        path: its path, for messages.
+        index_base: number of the first element, class or row: 1 as in Lua, or 0.
+        limits: resource limits.
         source: the name of the original file; `None` if the text is left out.
+        lift: whether recognized cells become modules of torch.nn.
     """
     module_places = Places(value, path, limits)
     check_depth(module_places)
@@ -156,6 +169,7 @@ def _generate(
     owned = owned_tensors(plan, cells.state)
     builder, root, blocks = _classes_of(value, cells, owned, limits)
 
+    # From the class as it was made for this model, not from `blocks`, in which one class may stand for several.
     module_paths = list(_module_paths(root.attributes))
     tensors = _tensors_of_page(module_paths, owned)
     _check_tensors(plan, cells.state, module_paths, tensors)
@@ -189,7 +203,7 @@ def _text_of_page(
         builder: the builder of the classes.
         blocks: the classes of the page, the model's own last.
         cells: the plan, with its state dict.
-        owned: the tensors of the plan's modules.
+        owned: the tensors of the plan's modules, by the module's id and by their names in it.
         module_paths: the path of each module of the page.
         source: the name of the original file.
     """
@@ -209,7 +223,7 @@ def _classes_of(
     Args:
         value: the module or criterion.
         cells: its plan, with its state dict.
-        owned: the tensors of the plan's modules.
+        owned: the tensors of the plan's modules, by the module's id and by their names in it.
         limits: resource limits.
 
     Returns:
@@ -267,7 +281,7 @@ def _ids_of_computed(cells: Lifted) -> set[int]:
             keys_of_cells.add(piece.second_bias)
     ids: set[int] = set()
     for key, origin in cells.state.origins.items():
-        is_computed = origin.tensor is None
+        is_computed = origin.tensor is None  # the file has no such tensor
         if is_computed and key not in keys_of_cells:
             ids.add(id(cells.state[key]))
     return ids
@@ -281,7 +295,7 @@ def _keys_of_page(
     Args:
         plan: the plan.
         state: the keys of its state dict, each of which has a tensor in the page (`_check_tensors`).
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
         tensors: the tensors of the page, by their keys there.
     """
     keys_of_view: dict[object, list[str]] = {}
@@ -326,7 +340,12 @@ def size_of(root: ModuleSpec) -> int:
 
 
 def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> TensorsByModule:
-    """Return the tensors of a state dict by the module that owns them, and by their names there."""
+    """Return the tensors of a state dict by the id of the module that owns them, and by their names there.
+
+    Args:
+        plan: the plan of the model.
+        tensors: its state dict.
+    """
     owned: TensorsByModule = {}
     for key, tensor in tensors.items():
         spec, name = owner_of(plan, key)
@@ -335,7 +354,7 @@ def owned_tensors(plan: Plan, tensors: dict[str, Tensor]) -> TensorsByModule:
 
 
 def owner_of(plan: Plan, key: str) -> tuple[ModuleSpec, str]:
-    """Return the module that a key of a state dict leads to, and the name of the tensor there."""
+    """Return the module that a key of the plan's state dict leads to, and the name of the tensor there: `weight`."""
     *_, (spec, _, name) = way_to(plan.root, key)
     return spec, name
 
@@ -347,7 +366,7 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     Args:
         plan: the plan; it is modified.
-        owned: the tensors of its modules.
+        owned: the tensors of its modules, by the module's id and by their names in it.
         computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
     """
     numbers: dict[Any, int] = {}
@@ -356,7 +375,9 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     def identity_of(tensor: Tensor) -> Any:
         """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
-        # Views of no elements have no memory in common, but cannot differ.
+        # Computed tensors have memory of their own each, even if in the file their layers are one: small ones, such as
+        # the counters of batch normalizations, are compared by content, large ones equal themselves only. Views of no
+        # elements have no memory in common, but cannot differ.
         if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
             return tensor.element.name, tensor.shape, b"".join(rows(tensor))
         if id(tensor) in computed:
@@ -375,10 +396,12 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
 
     @cache
     def has_tensors(spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, has tensors."""
         return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
 
     @cache
     def has_state(spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, keeps more than its tensors between calls."""
         return remembers(spec) or any(map(has_state, spec.children.values()))
 
     for spec in specs_in(plan.root):
@@ -404,9 +427,9 @@ def shared_specs(plan: Plan) -> set[int]:
 def choose_classes(plan: Plan, shared: set[int]) -> None:
     """Keep layers' own classes where those of torch.nn refuse an input that Lua's accept, or do not copy as Lua's do.
 
-    The plain class of a layer requires a batch dimension. A `View` without the dimensions of one
-    example removes that of a batch of one, as in Lua; what follows it must accept single examples. A shared module
-    may receive a tensor at one place and a list at another.
+    The plain class of a layer, that of torch.nn (`plain`), requires a batch dimension, and takes no list. A `View`
+    without the dimensions of one example removes that of a batch of one, as in Lua; what follows it must accept single
+    examples. A shared module may receive a tensor at one place and a list at another.
 
     Args:
         plan: the plan; the classes of its modules, `plain` ones and others, are changed in place.
@@ -429,7 +452,11 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
 
 
 def _flatten_views(modules: list[ModuleSpec]) -> None:
-    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else."""
+    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else.
+
+    Args:
+        modules: those of a Sequential, in order; the class of torch.nn (`plain`) of a view is set.
+    """
     for at, spec in enumerate(modules):
         if traits(spec).written != ("view",) or len(spec.args) != 1:
             continue
@@ -448,15 +475,17 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
 
 
 def _module_paths(attributes: list[Attribute], path: AttributePath = ()) -> Iterator[tuple[AttributePath, ModuleSpec]]:
-    """Yield the path of each module that is held by the attributes of a class, and of those inside.
+    """Yield each module that is held by the attributes of a class, and those inside, with their paths.
+
+    A path is that of attributes in the page, `("layers", "3")`, not that of the module in Lua.
 
     Args:
         attributes: those of the class.
-        path: of its instance.
+        path: of its instance; empty for the whole model.
     """
 
     def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
-        """Yield the path of a constructed module, which is given, and of those inside."""
+        """Yield a constructed module with its path, which is given, and those inside with theirs."""
         if call.spec is not None:  # a Sequential that groups adjacent modules has none
             yield path, call.spec
         # Not `block`, which may be that of an equal module: this one has tensors of its own.
@@ -486,6 +515,10 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
     """Yield an assignment for each further place of a shared module with tensors, or a state kept between calls.
 
     The class constructs it at each place: `self.layers[3] = self.layers[0]` makes one of them.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module, by the module's id and by their names in it.
     """
     first_paths = _first_path_by_id(module_paths)
     replaced_paths: list[AttributePath] = []
@@ -516,7 +549,16 @@ def _references(module_paths: ModulePaths) -> Iterator[ast.stmt]:
 def _tied_parameters(
     module_paths: ModulePaths, owned: TensorsByModule, plan: Plan, state: StateDict
 ) -> Iterator[ast.stmt]:
-    """Yield an assignment for each parameter that in Lua is one with that of another module."""
+    """Yield an assignment for each parameter that in Lua is one with that of another module.
+
+    Such as `self.decoder.weight = self.encoder.weight`; PyTorch then trains one parameter.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module, by the module's id and by their names in it.
+        plan: has the keys of the parameters; all other tensors are buffers.
+        state: the plan's state dict.
+    """
     parameters = {id(state[key]) for key in plan.parameters}
     first: dict[object, tuple[AttributePath, int]] = {}
     """The first path of a tensor, and the id of its module, by the tensor's view of memory."""
@@ -537,7 +579,7 @@ def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, cons
 
     Args:
         module_paths: the path of each module.
-        owned: the tensors of each module.
+        owned: the tensors of each module, by the module's id and by their names in it.
         constants: the tensors that are not trained, by id.
     """
     written: set[int] = set()  # a tensor of a shared module has several paths, and needs one statement
@@ -551,7 +593,12 @@ def _constant_parameters(module_paths: ModulePaths, owned: TensorsByModule, cons
 def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[str, list[ast.stmt]]:
     """Return the method that sets the element type of most modules, and statements for the others.
 
-    The method is empty if most have float32, with which modules are constructed.
+    The method, such as `double`, is empty if most have float32, with which modules are constructed. A statement is one
+    of `load`: `model.layers[3].half()`.
+
+    Args:
+        module_paths: the path of each module of the page.
+        owned: the tensors of each module, by the module's id and by their names in it.
     """
     float_types: list[tuple[AttributePath, set[str]]] = []
     for path, spec in module_paths:
@@ -764,7 +811,12 @@ _SUMMARIES = {
 
 
 def _forward(block: CodeBlock, writer: Writer) -> list[str]:
-    """Return the method `forward` as lines of source."""
+    """Return the method `forward` as lines of source.
+
+    Args:
+        block: the class.
+        writer: has the names and statements of its `forward`.
+    """
     names = writer.unpacked
     text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_return_type(block)}:", 4)
     text.append(f'        """{_summary(block, names)}"""')
@@ -782,7 +834,12 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
 
 
 def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
-    """Return the arguments of `forward`, with their annotations."""
+    """Return the arguments of `forward`, with their annotations, but without `self`.
+
+    Args:
+        block: the class.
+        writer: has the names and statements of its `forward`.
+    """
     if block.is_stateful:
         first, *states = writer.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
@@ -929,6 +986,7 @@ class _Page:
     """
 
     def __init__(self, builder: SourceBuilder, blocks: list[CodeBlock], keys: Iterable[str]) -> None:
+        """Collect the names that this page may use, for each place where a name can stand."""
         self._classes = {block.name: set(block.parameters) for block in blocks}
         """The classes, with the parameters of their constructors."""
         self._names_in_methods = _NAMES_IN_METHODS | {*self._classes, *builder.copied_pieces, *builder.foreign_imports}
@@ -983,7 +1041,7 @@ class _Page:
         self._function(method, {"self", *arguments}, self._names_in_methods | parameters, self._state_arguments)
 
     def _function(self, function: ast.stmt, arguments: set[str], words: set[str], inputs: Iterable[str] = ()) -> None:
-        """Check the arguments and statements of a function.
+        """Refuse a function with an argument or statement that this package does not write.
 
         Args:
             function: the function.
@@ -1082,7 +1140,7 @@ def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
     # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
         names -= {"self"}
-    # `load` assigns these two.
+    # `load` assigns two of the names that it may use.
     _require(not names & (words - {"model", "path"}), statement)
     _require(not any(name.startswith("__") for name in names), statement)
     return names

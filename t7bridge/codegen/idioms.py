@@ -1,4 +1,5 @@
-"""Plain PyTorch for the runtime's layers, where it is exact.
+"""Plain PyTorch for the runtime's layers, where it is exact. What is known of a value's shape is its form, nothing in
+`Form()`; an example is one element of a batch.
 
 The rank of a value is the number of dimensions of one example of it: 3 for images, in a batch or not. A layer of
 Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank is known.
@@ -53,6 +54,8 @@ class Form:
         origin: the source of its batch dimension.
         extents: those of one example: numbers, or symbols for extents of the origin; empty if they are unknown, or
             those of the origin itself.
+
+    `Form()` says nothing: neither the rank nor the extents are known, and the origin is one of its own.
     """
 
     rank: int | None = None
@@ -98,7 +101,12 @@ def _known_extent(extent: Extent) -> Extent:
 
 
 def certainly_same_shape(one: Form, other: Form) -> bool:
-    """Return whether two values certainly have the same shape."""
+    """Return whether two values certainly have the same shape; `False` if that is not known.
+
+    Args:
+        one: the form of the first value.
+        other: that of the second; the order makes no difference.
+    """
     # Of one origin, and of two inputs of the model, both are batches of one size, or neither is a batch.
     is_same_batch = one.origin is other.origin or (one.origin.is_input and other.origin.is_input)
     if not is_same_batch:
@@ -121,7 +129,14 @@ _SAME_FOR_ALL_AXES = {"kernel_size", "stride", "padding", "dilation", "output_pa
 
 
 def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
-    """Return the construction of a module of torch.nn: required arguments by position, others by keyword."""
+    """Return the construction of a module of torch.nn: required arguments by position, others by keyword.
+
+    Args:
+        name: the class, without `torch.nn`.
+        args: its arguments by position.
+        kwargs: its arguments by keyword.
+        spec: the module of the plan, whose tensors the new module gets.
+    """
     layer = TORCH.get(name)
     # Where the class's arguments are not known, or are fewer, those of the plan stay as they are.
     if layer is None or len(args) > len(layer.arguments):
@@ -265,7 +280,6 @@ _MOST_CHAINED = 8
 
 class Idioms:
     """Writers of one module as plain PyTorch: a method for each name in `Traits.written`.
-
     Each returns `None` if, for an input of this form, it has no exact equivalent.
 
     Args:
@@ -274,6 +288,7 @@ class Idioms:
     """
 
     def __init__(self, spec: ModuleSpec, form: Form) -> None:
+        """Keep the module and the form of its input at hand for the methods."""
         self._spec = spec
         self._input_form = form
         self._args = spec.args
@@ -282,15 +297,32 @@ class Idioms:
         """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 
     def torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
-        """Write a module of torch.nn."""
+        """Write a module of torch.nn.
+
+        Args:
+            name: the class, with `torch.nn.` or without.
+            *args: its arguments.
+            **kwargs: its arguments by keyword.
+        """
         call = torch_call(name.removeprefix("torch.nn."), args, kwargs, self._spec)
         return Idiom(_form_of_output(call, self._input_form), applied, call)
 
     def _expression(self, form: Form, template: str, **values: Any) -> Idiom:
+        """Return an expression as an idiom.
+
+        Args:
+            form: that of its result.
+            template: a lambda of the input, see `formula`.
+            **values: literals for the names in it.
+        """
         return Idiom(form, formula(template, **values))
 
     def _arguments(self, *names: str) -> list[Any]:
-        """Return the first arguments of the module, given by position or by name; `None` for missing ones."""
+        """Return the first arguments of the module, given by position or by name; `None` for missing ones.
+
+        Args:
+            *names: of all arguments by position up to the last that is asked for, in order.
+        """
         by_name = {**dict(zip(names, self._args)), **self._spec.kwargs}
         return [by_name.get(name) for name in names]
 
@@ -319,7 +351,7 @@ class Idioms:
         """Write a softmax: Lua's dimension is the first of 1 or 3, the second of 2 or 4.
 
         Counted from the end it is the same with and without a batch if one example has 1 or 3. Lua treats a sequence
-        (time, features) as a batch, a volume as one of images.
+        (time, features) as a batch, a volume as one of images. `None` is returned for examples of any other rank.
 
         Args:
             name: the class of torch.nn: `Softmax`, `LogSoftmax`, `Softmin`.
@@ -366,7 +398,11 @@ class Idioms:
         return Idiom(after, applied, torch_call("Unflatten", (-1, self._args), {}, self._spec))
 
     def view(self) -> Idiom | None:
-        """Write a view: exact if Lua knows the dimensions of one example; else a batch of one loses its batch there."""
+        """Write a view as the merging or splitting of dimensions, by `Flatten` or `Unflatten`.
+
+        It is exact only if Lua knows the dimensions of one example, and the input has these: else a batch of one loses
+        its batch in Lua, and `None` is returned. Likewise if the sizes may mean another number of elements.
+        """
         dims = self._example_dims
         size = self._args
         if not dims or self._input_form.rank != dims:
@@ -381,7 +417,10 @@ class Idioms:
         return None
 
     def reshape(self) -> Idiom | None:
-        """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so."""
+        """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so.
+
+        `None` is returned where that cannot be told from what is known of the input, or PyTorch has no module for it.
+        """
         is_batch = self._keyword("batch_mode")  # true, false, or nil: by the size of the input
         if is_batch is False:  # any input is one example, a batch of them too
             return None
@@ -404,22 +443,30 @@ class Idioms:
     def expression(self, template: str, keeps_form: bool = True) -> Idiom | None:
         """Write an expression of `x` and of the arguments of the layer's constructor, by their names.
 
+        `None` is returned if the class has no constructor of its own, so that its arguments have no known names.
+
         Args:
-            template: the expression: `x.pow(exponent)`.
-            keeps_form: whether the output has the form of the input.
+            template: the expression: `x.pow(exponent)`. It may name only arguments that each such layer is given:
+                defaults are not filled in.
+            keeps_form: whether the output has the form of the input; otherwise nothing is known of it.
         """
         signature, _ = constructor(self._spec.target)
         if signature is None:
             return None
-        values = signature.bind(*self._args, **self._spec.kwargs).arguments
-        return self._expression(self._input_form if keeps_form else Form(), f"lambda x: {template}", **values)
+        values_by_name = signature.bind(*self._args, **self._spec.kwargs).arguments
+        form_of_output = self._input_form if keeps_form else Form()
+        return self._expression(form_of_output, f"lambda x: {template}", **values_by_name)
 
     def cast(self) -> Idiom:
         """Write a conversion to an element type."""
         return self._expression(self._input_form, "lambda x: x.to(kind)", kind=dotted(f"torch.{self._args[0]}"))
 
     def operator(self, symbol: str) -> Idiom | None:
-        """Write an operator, `+` or `*`, with the module's constant as its second operand."""
+        """Write an operator, `+` or `*`, with the module's constant as its second operand; `None` if that is a tensor.
+
+        Args:
+            symbol: the operator.
+        """
         constant = self._args[0]
         if not isinstance(constant, (int, float)):  # one number for each feature
             return None
@@ -432,7 +479,7 @@ class Idioms:
         difference = formula("lambda x: constant - x", constant=constant)
 
         def write(x: ast.expr) -> ast.expr:
-            # `-x + 1` reads better as `1 - x`.
+            """Return `x + constant`; of `-x + 1`, which reads better so, `1 - x`."""
             if symbol == "+" and isinstance(x, ast.UnaryOp) and isinstance(x.op, ast.USub):
                 return difference(x.operand)
             return operation(x)
@@ -440,7 +487,7 @@ class Idioms:
         return Idiom(self._input_form, write)
 
     def unsqueeze(self) -> Idiom | None:
-        """Write a new dimension of one example."""
+        """Write a new dimension of one example; `None` if it comes after the dimensions that Lua counts in one."""
         (dim,) = self._arguments("dim")
         dims = self._example_dims
         if self._is_beyond_example(dim - 1):  # the new dimension may come after the last
@@ -449,7 +496,11 @@ class Idioms:
         return self._expression(after, "lambda x: x.unsqueeze(dim)", dim=self._from_end(dim, added=1))
 
     def squeeze(self) -> Idiom | None:
-        """Write the removal of a dimension of one element; Lua keeps the only one."""
+        """Write the removal of a dimension of one element, where PyTorch removes the same.
+
+        `None` is returned for all dimensions at once, for one counted within an example, and where the dimension may be
+        the only one, which Lua keeps.
+        """
         (dim,) = self._arguments("dim")
         # Written only where the layer counts the dimensions of its input, as PyTorch does.
         if dim is None or self._example_dims is not None:
@@ -467,13 +518,17 @@ class Idioms:
         return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)
 
     def transpose(self) -> Idiom | None:
-        """Write exchanges of dimensions."""
+        """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has.
+
+        The arguments of the module are pairs of dimensions, 0-based.
+        """
         if len(self._args) > _MOST_CHAINED:
             return None
         if any(self._is_beyond_example(first) or self._is_beyond_example(second) for first, second in self._args):
             return None
 
         def write(x: ast.expr) -> ast.expr:
+            """Return the chain of calls `x.transpose(1, 2).transpose(0, 1)`."""
             for pair in self._args:
                 x = method(x, "transpose", *map(self._from_end, pair))
             return x
@@ -482,7 +537,7 @@ class Idioms:
         return Idiom(Form(self._example_dims) if keeps_rank else Form(), write)
 
     def narrow(self) -> Idiom | None:
-        """Write a range along a dimension; negative numbers have another meaning in PyTorch."""
+        """Write a range along a dimension; `None` with negative numbers, which have another meaning in PyTorch."""
         dim, start, length = self._arguments("dim", "start", "length")
         if start < 0 or length < 0:
             return None
@@ -540,7 +595,10 @@ class Idioms:
         return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
 
     def outputs(self) -> Idiom | None:
-        """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs."""
+        """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs.
+
+        `None` is returned if it keeps its state between sequences: then no class of torch.nn is `plain` for it.
+        """
         if not self._spec.plain:
             return None
         # torch.nn has no such option; `plain` is set only where nothing is remembered.
@@ -549,13 +607,16 @@ class Idioms:
         return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
 
     def conv_in_time(self) -> Idiom:
-        """Write a convolution over a sequence, whose features are last in Lua."""
+        """Write a convolution over a sequence, (time, features) in Lua, by one of torch.nn, which takes the transpose.
+
+        The form of the output has its sizes if those of the input are known, and the rank alone otherwise.
+        """
         call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
         in_channels, out_channels, kernel, stride = self._arguments(
             "in_channels", "out_channels", "kernel_size", "stride"
         )
         form_of_input = self._input_form.as_input_of_rank(2, dim=1, extent=in_channels)  # (time, features)
-        after = Form(2)
+        after = Form(rank=2)
         if kernel is not None and form_of_input.extents:
             time, _ = form_of_input.extents
             # Of one axis, a number or a tuple of one.

@@ -1,4 +1,7 @@
-"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one."""
+"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one. A step
+applies a module or an operation to the results of earlier steps; step 0 is the input of the class. A block is one class
+with its steps and modules, a construction the call that makes a module.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .code import (
     names_in,
     text_of,
 )
-from .steps import GATES, PARTS, Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
+from .steps import GATES, INPUT, PARTS, Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
 
 _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
@@ -188,6 +191,7 @@ class _SharedMemory:
     """
 
     def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
+        """Count the uses; what is shared is found when it is asked for."""
         self._block = block
         self.uses = block.uses()
         self._shared: list[bool] = [True] if is_input_shared else []
@@ -263,12 +267,13 @@ class Writer:
         class_names: names of the classes of the page, which no variable may have.
 
     Attributes:
-        source: the name of the argument: `inputs` if its elements are used, or `input`.
-        unpacked: the names of the elements of the input, if only they are used.
-        statements: the statements.
+        source: the name of the argument: `inputs` if its elements are used or it is a list, otherwise `input`.
+        unpacked: the names of the elements of the input, if only they are used; empty if it is not unpacked.
+        statements: the statements, without that which unpacks the input (`a, b = inputs`).
     """
 
     def __init__(self, block: CodeBlock, class_names: frozenset[str] = frozenset()) -> None:
+        """Write the statements, and set the names of the class's states for the writers of classes that call it."""
         self._block = block
         self._class_names = class_names
         self._shared_memory = _SharedMemory(block)
@@ -309,6 +314,7 @@ class Writer:
             if step is not None and step.element_form is not None:
                 self._expressions[result.step] = apply("list", self._expressions[result.step])
         node = self._expression_of_value(result)
+        # As layers of torch.nn return their output and state.
         if self._block.is_stateful and isinstance(node, ast.List):
             return ast.Tuple(node.elts)
         return node
@@ -320,32 +326,35 @@ class Writer:
         return "\n".join((*text, *self.unpacked, further, self.source))
 
     def reads(self, name: str) -> bool:
-        """Return whether a variable is used."""
+        """Return whether a variable is used in the statements."""
         return any(name in names_in(statement) for statement in self.statements)
 
     def _unpack_input(self) -> list[str]:
         """Give elements of the input variables, if it is used in no other way: `a, b = inputs`.
 
-        Elements that are lists get a statement each: `h, c = b`.
+        Elements that are lists get a statement each: `h, c = b`. It sets `source` and `_input_variables`; if the input
+        is not unpacked, its expression instead: `inputs[0]` is then written where an element is used.
 
         Returns:
-            The names of all elements, `_` for one without use; empty if the input is used as a whole.
+            The names of all elements, `_` for one without use; empty if the input is not unpacked.
         """
         block = self._block
         read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
-        # An empty path is the input as a whole.
+        # An empty path is the input as a whole. A damaged file may use an element that is none of the list's.
         is_read_by_element = all(path and path[0] in range(block.input_count) for path in read_paths)
         is_unpacked = 0 < block.input_count <= _MOST_UNPACKED and is_read_by_element
-        if is_unpacked or any(read_paths) or block.input_kind.is_list:
-            self.source = "inputs"
+        is_any_element_read = any(read_paths)
+        if is_unpacked or is_any_element_read or block.input_kind.is_list:
+            self.source = "inputs"  # "input" until here
         if not is_unpacked:
-            self._expressions[0] = ast.Name(self.source)
+            self._expressions[INPUT.step] = ast.Name(self.source)
             return []
         lists = self._lists_to_unpack(read_paths)
         all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
         for index, length in lists:
             all_paths += [(index, inner) for inner in range(length)]
-        # Where an element of an element is read, so is the element. Paths into lists that are not unpacked are longer.
+        # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and
+        # to unpack it, (1,) has to be a variable too.
         used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
         used_paths = [path for path in all_paths if path in used_beginnings]
         self._name_inputs(used_paths, all_paths, self._input_state_names())
@@ -354,7 +363,12 @@ class Writer:
         return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
 
     def _unpack_list(self, index: int | str, length: int) -> None:
-        """Add the statement that gives the elements of an element of the input their variables: `h, c = b`."""
+        """Add the statement that gives the elements of an element of the input their variables: `h, c = b`.
+
+        Args:
+            index: of the element in the input.
+            length: number of its elements; those without use become `_`.
+        """
         names = [self._input_variables.get((index, inner), "_") for inner in range(length)]
         targets = ast.Tuple([*map(dotted, names)])
         self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
@@ -414,7 +428,12 @@ class Writer:
     ) -> dict[ElementPath, str]:
         """Return names for what is used of the input: the user's, by its use in cells, or x, or x1, x2, … in turn.
 
-        Two may be the same, or reserved. Arguments as for `_name_inputs`.
+        Two may be the same, or reserved: `_name_inputs` changes these.
+
+        Args:
+            used_paths: the elements of the input, and of lists in it, that are used.
+            all_paths: all elements of the input, and of lists in it.
+            states: the names of those that are states of cells.
         """
         names = {**states, **self._block.input_names}  # the user's come last, and win
         for index, *inner in all_paths:
@@ -521,35 +540,44 @@ class Writer:
         return state_name + number
 
     def _last_use_of_input(self, path: ElementPath) -> int:
-        """Return the last step that reads an element of the input."""
+        """Return the number of the last step that reads an element of the input; 0 if none does.
+
+        Args:
+            path: of the element.
+        """
         # A longer path leads into the element.
         steps = [number for number, ref in self._block.links() if ref.is_in_input and ref.path[: len(path)] == path]
         return max(steps, default=0)
 
     def _write(self, number: int, step: Step) -> None:
-        """Write a step: as an assignment, or as an expression to be part of a later statement."""
-        changes = self._shared_memory.is_changed_by(step)
-        if changes:
+        """Write a step: as an assignment, or as an expression to be part of a later statement (`_pending`).
+
+        Args:
+            number: of the step.
+            step: the step.
+        """
+        changes_shared_memory = self._shared_memory.is_changed_by(step)
+        if changes_shared_memory:
             # What was read before the change must be computed before it.
             for pending in list(self._pending):
                 self._assign_variable(pending)
         node = self._expression_of_step(step)
-        # Their expressions are parts of this one now.
+        # The expressions of the operands are parts of this one now.
         for ref in refs(step.operands):
             self._end_pending(ref.step)
         if step.result_names:
             self._assign_results(number, step, node)
             return
         if number not in self._uses:
-            if changes:  # without a use, only what it changes is of interest
+            if changes_shared_memory:  # without a use, only what it changes is of interest
                 self.statements.append(ast.Expr(node))
             return
         self._expressions[number] = node
         self._pending[number] = names_in(node)
         self._pending_reads.update(self._pending[number])
-        # A value gets a variable for its name, unless its module has the same.
+        # A value gets a variable for its name, unless its module has the same; a change has to be made at once.
         has_name = step.suggested_name and (step.attribute is None or step.attribute.name != step.suggested_name)
-        if self._uses[number] > 1 or has_name or changes:
+        if self._uses[number] > 1 or has_name or changes_shared_memory:
             self._assign_variable(number)
 
     def _assign_results(self, number: int, step: Step, node: ast.expr) -> None:
@@ -624,7 +652,7 @@ class Writer:
         result_variables = self._result_variables.get(value.step, [])
         if value.is_in_input and self.unpacked:
             node, path = self._input_variable(value.path)
-        elif len(result_variables) > 1:
+        elif len(result_variables) > 1:  # each element of the result has a variable
             index_of_result, *path_in_result = value.path
             node = dotted(result_variables[int(index_of_result)])
             path = tuple(path_in_result)
@@ -647,6 +675,10 @@ class Writer:
     def _first_free(self, choices: Iterable[str], number: int) -> str:
         """Return the first of several names that the result of a step can have.
 
+        Args:
+            choices: the names, the best first.
+            number: of the step.
+
         Raises:
             LimitError: all are in use.
         """
@@ -659,7 +691,11 @@ class Writer:
         )
 
     def _assign_variable(self, number: int) -> None:
-        """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn."""
+        """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn.
+
+        Args:
+            number: of the step whose value it is.
+        """
         step = self._block.steps[number]
         assert step is not None
         # First, so that its own expression does not keep its variable from being used again: `x = f(x)`.
@@ -781,8 +817,8 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
     """Make the numbers that differ within a group parameters of its first block, and arguments of all calls.
 
     Args:
-        group: blocks of equal shape.
-        users: the constructions of each block, by its id.
+        group: blocks that differ in numbers only; the first one is kept and modified.
+        users: the constructions of each block, by its id; they are modified.
     """
     first = group[0]
     parameters: dict[str, list[Any]] = {}

@@ -58,10 +58,10 @@ class Attribute:
 
     Attributes:
         base_name: its name without a number: `conv` of `conv2`.
-        calls: the modules, in sequence.
+        calls: the constructions of the modules, in sequence.
         stays_separate: whether it is never joined with others into a Sequential, because several steps use it, or the
             user named it.
-        name: its final name.
+        name: its final name; empty until `tidy` numbers those of one base name.
     """
 
     base_name: str
@@ -113,7 +113,7 @@ class Step:
 
 
 def refs(value: Value) -> Iterator[Ref]:
-    """Yield all references in a value."""
+    """Yield all references in a value, from left to right."""
     stack = [value]
     while stack:
         value = stack.pop()
@@ -124,7 +124,7 @@ def refs(value: Value) -> Iterator[Ref]:
 
 
 def pick(value: Value, index: int | str) -> Value:
-    """Return one element of a value."""
+    """Return one element of a value: of a list that element, of a result a longer reference."""
     if isinstance(value, Ref):
         return Ref(value.step, (*value.path, index))
     assert isinstance(index, int)

@@ -101,9 +101,15 @@ class _WithoutMemory(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch: one that allocates on the meta device, one that fills not at all.
 
-        Arguments and result as in `torch.overrides.TorchFunctionMode`.
+        PyTorch calls this for each of its functions; it returns what the function would return.
+
+        Args:
+            func: the function.
+            types: not used.
+            args: of the call.
+            kwargs: of the call; `None` for none.
         """
-        kwargs = kwargs or {}  # PyTorch passes `None` for none
+        kwargs = kwargs or {}
         # A device that the call names itself is kept.
         if func in _ALLOCATING and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
@@ -217,6 +223,10 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     each module gets its own tensors, by the method that PyTorch calls there too. No hook is called afterwards, as
     neither torch.nn's classes nor this package's have one.
 
+    Args:
+        root: the module, whose parameters and buffers are replaced.
+        values: a tensor for each of them, by its key.
+
     Raises:
         RuntimeError: keys or shapes do not fit.
     """
@@ -279,7 +289,16 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
 
 
 def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str], str] | None) -> torch.Tensor:
-    """Return a tensor on the device for those of a storage, as `place` says; as it is if that is `None`."""
+    """Return a tensor on the device that `place` chooses for it; as it is if that is `None`.
+
+    Args:
+        tensor: the tensor, on the CPU.
+        storage: its storage in the file, which says on which device it was; `None` for one without elements.
+        place: see `live_module`.
+
+    Raises:
+        UnsupportedError: the device does not exist.
+    """
     if place is None:
         return tensor
     device = place(storage.device if storage is not None else "cpu")
@@ -350,6 +369,7 @@ class _Hooks:
     """
 
     def __init__(self, record: Recorded, other: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+        """Keep what the hooks need; `keep_keys` registers them."""
         self.record = record
         self.other = other
         self.shapes = shapes
@@ -449,10 +469,10 @@ _DOWNLOADS = {"weights": None, "weights_backbone": None, "pretrained": False, "p
 
 
 def make_module(factory: Factory, fetch: bool = True) -> nn.Module:
-    """Call a factory.
+    """Return the module that a factory makes.
 
     Args:
-        factory: a class or function, or a module.
+        factory: names a class or function, or a module, which is returned as it is.
         fetch: whether it may download weights that the arguments do not ask for, as backbones of detectors do.
 
     Raises:
@@ -540,12 +560,14 @@ def _makes_module(function: Any, module: Any) -> bool:
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
+    """Return whether a call has to give a parameter a value."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return False
     return parameter.default is parameter.empty
 
 
 def _is_module_class(value: Any) -> bool:
+    """Return whether a value is `nn.Module` or a class derived from it."""
     return inspect.isclass(value) and issubclass(value, nn.Module)
 
 
@@ -600,6 +622,7 @@ _MOST_TENSORS = 8
 _STEPS_PER_CALL = 500
 """Steps of `Limits.work` that the call of a module on the meta device costs."""
 Shapes = tuple[tuple[int, ...], ...]
+"""The sizes of each tensor of an output."""
 
 
 def output_shapes(
@@ -656,6 +679,7 @@ def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -
         """Return a hook that records the output of the module of a name."""
 
         def record(_module: Any, _inputs: Any, output: Any) -> None:
+            """Note the shapes of an output, or of the first tensors of a list, in place of those of the last call."""
             items = output if isinstance(output, (list, tuple)) else [output]
             tensors = [item for item in items[:_MOST_TENSORS] if isinstance(item, torch.Tensor)]
             shapes[name] = tuple(tuple(tensor.shape) for tensor in tensors)
@@ -696,6 +720,7 @@ def model_dtype(module: nn.Module) -> torch.dtype:
 
 
 def _on_meta(example: Example, default: torch.dtype) -> torch.Tensor:
+    """Return an input without elements of its own: of its shape, and its type or else the default."""
     return torch.empty(example.shape, device="meta", dtype=dtype_of(example, default))
 
 
@@ -720,6 +745,7 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     smallest_table = max(1, min(row_counts, default=1))
 
     def values(example: Example) -> torch.Tensor:
+        """Return the given value, or random numbers of the shape: within the bounds, normal, or rows of the tables."""
         dtype = dtype_of(example, floats)
         if example.value is not None:
             return example.value.torch().to(dtype).contiguous()

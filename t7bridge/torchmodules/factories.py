@@ -27,9 +27,9 @@ class Factory:
 
     Attributes:
         home: its package, `torchvision.models`, or a file, `path/to/net.py`.
-        attribute: its name there.
-        args: literals.
-        kwargs: likewise.
+        attribute: its name there, perhaps dotted.
+        args: its arguments by position, literals.
+        kwargs: its arguments by keyword, likewise.
     """
 
     home: str
@@ -53,6 +53,7 @@ class Factory:
         return cls(match["home"], match["attribute"], args, kwargs)
 
     def __str__(self) -> str:
+        """Return the text that `parse` reads."""
         arguments = [repr(value) for value in self.args]
         arguments += [f"{name}={value!r}" for name, value in self.kwargs.items()]
         name = f"{self.home}:{self.attribute}"

@@ -63,7 +63,12 @@ class _Tracer(fx.Tracer):
     """Enters modules that have modules inside, also those of this package's containers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Return whether a module is one node."""
+        """Return whether a module is one node, and not entered.
+
+        Args:
+            m: the module.
+            module_qualified_name: its path, not used; both names are those of `fx.Tracer`.
+        """
         if isinstance(m, nn.Sequential):
             return False
         # Attention and transformer layers of torch.nn branch on the values of their arguments.
@@ -97,14 +102,19 @@ class _Tracer(fx.Tracer):
 def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
     """Return the data flow in a traced graph of a module.
 
-    Each value is followed by its segments: for each part of a concatenation, the layers that it is computed from.
+    Each value is followed by its segments: for each part of a concatenation, the layers that it is computed from. Along
+    which dimension parts are concatenated makes no difference.
+
+    Args:
+        graph: what torch.fx traced.
+        module: the module, for its layers and parameters; a parameter that is read twice counts as two calls.
     """
     wiring = Wiring()
     parameters = {key for key, _ in module.named_parameters()}
     segments: _SegmentsOfNodes = {}
     for node in graph.nodes:
         target = str(node.target)  # of a module or parameter, its path
-        if node.op == "placeholder":  # an input of the model
+        if node.op == "placeholder":  # an input of the model; several are not told apart
             segments[node] = _only_from(INPUT)
         elif node.op == "call_module" and _has_tensors(module.get_submodule(target)):
             wiring.calls.append((target, _merged(_nodes((node.args, node.kwargs)), segments)))

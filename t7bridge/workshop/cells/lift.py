@@ -1,4 +1,5 @@
-"""Makes each recognized cell of a model a single module.
+"""Makes each recognized cell of a model, the nodes of a graph that compute an LSTM or the like, a single module. Nodes
+have numbers from 1; a link leads to the output of a node, or of number 0, the input of the graph, or to an element.
 
 The nodes of each cell become one node, and their tensors those of one module. Knows neither formats nor PyTorch.
 """
@@ -29,7 +30,7 @@ _Holders = Mapping[int, list[tuple[ModuleSpec, str]]]
 
 
 def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
-    """Return a model whose cells are single modules.
+    """Return a model whose cells are single modules, with notes for the user about these, and about cells that stay.
 
     Args:
         plan: the plan; its graphs are modified.
@@ -70,6 +71,7 @@ def _nodes_of(cell: GraphCell) -> set[int]:
     nodes = graph_of(cell.graph).nodes
 
     def takes(number: int) -> list[Link]:
+        """Return the links of a node that do not lead to the cell's inputs."""
         return [link for link in nodes[number - 1].takes if link not in cell.inputs]
 
     outputs: list[Link] = [(number, ()) for number in cell.outputs]
@@ -99,7 +101,12 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
 def _cells_and_notes(
     root: ModuleSpec, state: StateDict, only_torch: bool
 ) -> tuple[list[GraphCell], dict[str, list[str]]]:
-    """Return the cells of all graphs of a model, each graph searched by itself; arguments as for `_accepted`.
+    """Return the cells of all graphs of a model, each graph searched by itself, whether they may become modules or not.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+        only_torch: whether cells that `torch.nn` lacks are left out.
 
     Returns:
         The cells; and the paths of graphs, by the obstacle to cells there, which is the same for each step of an
@@ -180,7 +187,10 @@ def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
-    """Return the cells in groups that have all tensors in common, and give those of a group one module."""
+    """Return the cells in groups that have all tensors in common, and give those of a group one module.
+
+    These are the same cell in several steps of an unrolled layer.
+    """
     groups: dict[Any, list[GraphCell]] = {}
     for cell in cells:
         group = groups.setdefault(_identity(cell, state), [])
@@ -190,7 +200,13 @@ def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
 
 
 def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: StateDict) -> _Obstacles:
-    """Return the obstacles to cells whose tensors share memory with others than those of equal cells."""
+    """Return the obstacles to cells whose tensors share memory with others than those of equal cells.
+
+    Args:
+        cells: all cells of the model.
+        root: the plan of the model.
+        state: its state dict.
+    """
     obstacles: _Obstacles = {}
     users: dict[tuple[int, str], Any] = {}
     """The identity of the cell that has a tensor, and the tensor's number in it, by the graph and the key there."""
@@ -206,6 +222,7 @@ def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: State
             if users.setdefault((id(cell.graph), key), user) != user:
                 obstacles[id(cell)] = "another cell has the same tensors"
     shared = _shared_memory(users, root, state) if cells else set()
+    # In an identity (see there) is the memory of the tensor of each piece.
     for (_, contents), cell in first_of_identity.items():
         if any(memory in shared for memory, _ in contents):
             obstacles[id(cell)] = "its tensors are also those of something else"
@@ -282,7 +299,7 @@ def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles
 
 
 def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
-    """Return the obstacles to cells whose values a layer changes in place.
+    """Return the obstacles to cells whose values a layer changes in place, as the words of a message.
 
     For gradients, Lua's layers use what is in these values then, changed or not. A cell of PyTorch keeps other values
     than they do, so that its gradients would be others.
@@ -315,7 +332,8 @@ def _is_changed_later(
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
-    If these may be the input of the graph, what the containers around it run afterwards counts, too.
+    If these may be the input of the graph, what the containers around it run afterwards counts, too: in a graph, what
+    changes the memory that the node of the inner one takes; in any other container, whatever changes its own input.
 
     Args:
         spec: the graph.
@@ -325,7 +343,8 @@ def _is_changed_later(
         effects: those of the modules.
     """
     # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
-    # what runs. Of one that is not a graph they are 0 and empty.
+    # what runs. Of one that is not a graph they are 0 and empty. The inputs are always those of the node: the module
+    # and the number say what was visited.
     stack = [(spec, number, links)]
     visited: set[tuple[int, int]] = set()
     while stack:
@@ -334,6 +353,7 @@ def _is_changed_later(
             continue
         visited.add((id(module), number_in_module))
         if module.graph is not None:
+            # The links, and those to all values whose memory theirs may be; 0 is the input of the graph.
             memory = upstream(links_in_module, _shared_inputs(module, effects))
             if _changes_after(module, number_in_module, memory, effects):
                 return True
@@ -376,6 +396,7 @@ def _shared_inputs(spec: ModuleSpec, effects: MemoryEffects) -> Callable[[int], 
     nodes = graph_of(spec).nodes
 
     def shared(number: int) -> tuple[Link, ...]:
+        """Return what a node takes if its output may be in that memory, else nothing."""
         node = nodes[number - 1]
         return node.takes if effects.of_node(node, spec.children).shares else ()
 
@@ -395,7 +416,12 @@ def _have_common_part(links: Iterable[Link], others: Iterable[Link]) -> bool:
 def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     """Return the numbers of the nodes of a graph that are still needed if cells become single nodes.
 
-    Nodes that no output needed before remain too, as they are not inside a cell.
+    These are all but those from which only cells are computed, and the outputs of cells. Nodes that no output of the
+    graph needed before remain too, as they are not inside a cell.
+
+    Args:
+        spec: the graph, not modified.
+        cells: those in it.
     """
     graph = graph_of(spec)
 
@@ -414,7 +440,7 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
-    """Return the names of the modules of nodes, which are given by their numbers; `None` for a node without one."""
+    """Return the names of the modules of nodes, which are given by their numbers; with `None` if a node has none."""
     return {graph_of(spec).nodes[number - 1].module for number in nodes}
 
 
@@ -435,7 +461,12 @@ class _Rewritten:
 
 
 def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
-    """Make each cell one node, and its tensors those of the state dict."""
+    """Make each cell one node, and its tensors those of the state dict; note the names of the cells for the user.
+
+    Args:
+        result: the model, whose plan, state dict and notes are modified.
+        cells: those that become single modules, in the order by which they are named.
+    """
     graphs: dict[int, _Rewritten] = {}
     paths_of_notes: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     """The paths of graphs, by a note and the modules that it is about: the steps of an unrolled layer have one note."""
@@ -460,7 +491,7 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
     """Replace the tensors of former modules by those of cells, at each place of a graph: a shared one has several.
 
     Args:
-        result: the model.
+        result: the model, whose state dict is modified.
         graphs: those with cells, by id.
     """
     pieces: dict[Piece, None] = {}

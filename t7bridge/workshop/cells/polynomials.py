@@ -76,7 +76,7 @@ def _scaled(poly: Poly, scale: float) -> Poly:
 
 
 def number_of_atom(poly: Poly) -> int | None:
-    """Return the atom that a polynomial is, times a factor; `None` for sums and products."""
+    """Return the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
     if len(poly) != 1:
         return None
     atoms, _ = poly[0]
@@ -96,7 +96,10 @@ def functions_in(text: str) -> frozenset[str]:
 
 
 def _polynomial_of(node: Any) -> Poly:
-    """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`."""
+    """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`.
+
+    The last two are atoms, as pairs of the function or an empty text, and the letter: `("", "c")`, `("tanh", "g")`.
+    """
     if isinstance(node, ast.BinOp):
         left = _polynomial_of(node.left)
         right = _polynomial_of(node.right)
@@ -163,6 +166,8 @@ _Value = Any
 
 class Values:
     """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
+    Such a method returns the output of a module, for the module, the prefix of the names of its tensors in the graph
+    (`linear.`), and its input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
 
     Attributes:
         atoms: the atoms so far; polynomials have their places in this list.
@@ -170,10 +175,11 @@ class Values:
 
     Args:
         spec: the graph.
-        keys: the names of tensors in it, relative to it.
+        keys: the names of tensors in it, relative to it: `linear.weight`.
     """
 
     def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
+        """Begin without atoms; `run` goes through the nodes."""
         self._spec = spec
         self._graph = graph_of(spec)
         self._keys = keys
@@ -187,7 +193,7 @@ class Values:
         """The last input of the graph, if the file has it."""
 
     def atom(self, atom: Atom) -> Poly:
-        """Return an atom as a polynomial."""
+        """Return an atom as a polynomial; it is added to `atoms`, unless an equal one is there."""
         number = self._numbers.setdefault(atom, len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(atom)
@@ -237,11 +243,15 @@ class Values:
             return self.value((number, ()), _width(spec))
 
     def replace_by_atom(self, number: int) -> None:
-        """Make the value of a node an atom, of which only the size is known."""
+        """Make the value of a node an atom, of which only the size is known.
+
+        Args:
+            number: of the node, from 1.
+        """
         self._values[number] = self.value((number, ()), self._values[number].size)
 
     def fetch(self, link: Link) -> _Value:
-        """Return the value of a link, and note the link of a value that has none yet."""
+        """Return the value of a link, and note the link in `links` if the value has none there yet."""
         number, path = link
         value = self._values[number]
         for depth, index in enumerate(path, 1):
@@ -285,7 +295,16 @@ class Values:
         return value
 
     def linear(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Multiply with a matrix: the features of several values, each with its columns."""
+        """Multiply with a matrix, and add a bias if the module has one.
+
+        Args:
+            spec: the linear layer.
+            prefix: of the names of its tensors.
+            value: rows of features, or several whose features follow one another: each is multiplied by its columns.
+
+        Raises:
+            UnknownValue: the value has another number of features than the matrix has columns.
+        """
         inputs, outputs = spec.args[:2]
         joined = value if isinstance(value, tuple) else (value,)
         parts = [_rows(part) for part in joined]
@@ -306,6 +325,12 @@ class Values:
         """Add, subtract or multiply the values of a list, element by element; from the first the others are subtracted.
 
         A value may be cut into several rows for each example (`Rows.parts`), which changes none of its elements.
+
+        Args:
+            spec: not used.
+            prefix: not used.
+            value: the list.
+            operation: `add`, `subtract` or `multiply`.
 
         Raises:
             UnknownValue: they are of different sizes, or cut in different ways, or the result has too many terms.
@@ -330,7 +355,17 @@ class Values:
         return Rows(poly, size, first.parts)
 
     def constant(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
-        """Add a number, or multiply with it."""
+        """Add the number that is the module's argument, or multiply with it.
+
+        Args:
+            spec: the module.
+            prefix: not used.
+            value: its input.
+            operation: `add` or `multiply`.
+
+        Raises:
+            UnknownValue: the result would be rounded: the number is large, or a factor other than 1 and -1.
+        """
         rows = _rows(value, any_parts=True)
         number = float(spec.args[0])
         if operation == "add":
@@ -343,7 +378,17 @@ class Values:
         return evolve(rows, poly=_scaled(rows.poly, number))
 
     def learned(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
-        """Add a vector, or multiply with one."""
+        """Add a vector of the module, `bias`, or multiply with one, `weight`.
+
+        Args:
+            spec: the module.
+            prefix: of the names of its tensors.
+            value: its input.
+            operation: `add` or `multiply`.
+
+        Raises:
+            UnknownValue: the module's tensor has not one number for each feature of the input.
+        """
         rows = _rows(value)
         size = prod(spec.args)
         # One number for each feature, the same for all examples.
@@ -381,23 +426,26 @@ class Values:
             value: the rows.
             dim: the dimension along which Lua splits, from 0.
             dims: the number of dimensions of an example, if the layer counts `dim` within one.
+
+        Raises:
+            UnknownValue: it is not cut into rows, or split along another dimension.
         """
         rows = _rows(value, any_parts=True)
         # The rows are the second dimension of a batch's three, or the first one of an example's two.
         if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
             raise UnknownValue
-        if rows.parts == 1 or rows.size is None:
+        if rows.parts == 1 or rows.size is None:  # there are no rows, or nobody knows how wide they are
             raise UnknownValue
         width = rows.size // rows.parts
         return [self._slice(rows, number * width, width) for number in range(rows.parts)]
 
     def selected(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Select one row of each example."""
+        """Select one row of each example, as nn.Select does."""
         dim, index = spec.args
         return self._split(value, dim, dims=None)[index]
 
     def narrowed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Return a range of features."""
+        """Return a range of features, as nn.Narrow does."""
         rows = _rows(value)
         dim, start, length = spec.args
         # The features are the second and last dimension of a batch.
@@ -409,7 +457,13 @@ class Values:
         return self._slice(rows, start, length)
 
     def _slice(self, rows: Rows, start: int, length: int) -> Rows:
-        """Return a range of the features of a value: that of each factor of each product."""
+        """Return a range of the features of a value: that of each factor of each product.
+
+        Args:
+            rows: the value.
+            start: the first feature, 0-based.
+            length: number of features.
+        """
         terms: list[Any] = []
         for atoms, factor in rows.poly:
             sliced = number_alone(factor)
@@ -420,6 +474,11 @@ class Values:
 
     def _slice_of_atom(self, atom: Atom, start: int, length: int) -> Poly:
         """Return a range of the features of an atom.
+
+        Args:
+            atom: the atom.
+            start: the first feature, 0-based.
+            length: number of features.
 
         Raises:
             UnknownValue: it is a value of which nothing else is known.
@@ -436,7 +495,19 @@ class Values:
     # Lists
 
     def joined(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns."""
+        """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns.
+
+        Args:
+            spec: the module.
+            prefix: not used.
+            value: a list, whose elements may be joined values themselves.
+
+        Returns:
+            All values, as a tuple.
+
+        Raises:
+            UnknownValue: they are joined along another dimension than that of the features.
+        """
         # The features are the second or last dimension of a batch, or the only one of an example; 0 is the first.
         dim = spec.args[0]
         dims_of_example = spec.kwargs.get("n_input_dims")
@@ -478,7 +549,7 @@ class _Passed(Domain[_Value]):
         raise UnknownValue
 
     def item(self, value: _Value, index: int, dim: int | None = None) -> _Value:
-        """Return an element of a list."""
+        """Return an element of a list; refuse a slice of a tensor."""
         if dim is not None:
             raise UnknownValue
         return _listed(value)[index]
@@ -490,7 +561,7 @@ class _Passed(Domain[_Value]):
         return _listed(value)
 
     def length(self, value: _Value, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list."""
+        """Return the number of elements of a list; refuse a tensor."""
         if dim is not None:
             raise UnknownValue
         return len(_listed(value))
@@ -504,7 +575,7 @@ class _Passed(Domain[_Value]):
         raise UnknownValue
 
     def call(self, spec: ModuleSpec, child: str, value: _Value, node: int | None = None) -> _Value:
-        """Return the output of a module inside."""
+        """Return the output of a module inside a container; of the arguments, see `Domain.call`."""
         return self._values.output(spec.children[child], f"{self._prefix}{child}.", value)
 
 
@@ -513,7 +584,7 @@ FUNCTIONS = ("sigmoid", "tanh", "relu")
 
 
 def _width(spec: ModuleSpec) -> int | None:
-    """Return the number of features that a module returns, if its arguments say so."""
+    """Return the number of features that a module returns; `None` if its arguments do not say so."""
     argument = traits_of(spec.target).features
     return None if argument is None else int(spec.args[argument])
 
@@ -561,14 +632,26 @@ def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
 
 
 def _rows(value: _Value, any_parts: bool = False) -> Rows:
-    """Return a value that is rows of features; with `any_parts` also one that is cut into several for each example."""
+    """Return a value that is rows of features; refuse any other.
+
+    Args:
+        value: the value.
+        any_parts: whether an example's features may be cut into several rows.
+
+    Raises:
+        UnknownValue: it is a list, or several joined values, or cut.
+    """
     if not isinstance(value, Rows) or (value.parts != 1 and not any_parts):
         raise UnknownValue
     return value
 
 
 def _listed(value: _Value) -> list[_Value]:
-    """Return a value that is a list."""
+    """Return a value that is a list; refuse any other.
+
+    Raises:
+        UnknownValue: it is none.
+    """
     if not isinstance(value, list):
         raise UnknownValue
     return value

@@ -153,7 +153,8 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 
 class Search:
-    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes.
+    """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes. A value is a
+    polynomial: a sum of products of atoms, each of which has a number, its place in `Values.atoms`.
 
     Attributes:
         cells: the cells found, in the order of the nodes that complete them.
@@ -174,6 +175,7 @@ class Search:
         tensors: Mapping[str, Tensor],
         carried_over: frozenset[tuple[int, int]],
     ) -> None:
+        """Begin without cells; `run` searches."""
         self._spec = spec
         self._graph = graph_of(spec)  # its data flow
         self._prefix = prefix
@@ -200,7 +202,8 @@ class Search:
         """Bind the value of a node to the first formula of a cell that it is; then it is an atom from now on.
 
         The values of a cell follow from one another: the new cell state of an LSTM is bound first, and its output, a
-        function of that, continues the same binding. The last one adds the cell to `cells`.
+        function of that, continues the same binding (what the letters of the formulas stand for). The last one adds the
+        cell to `cells`.
 
         Args:
             number: of the node.
@@ -218,7 +221,7 @@ class Search:
             # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
             if letter == last_letter and not self._add_cell(binding, reasons):
                 continue
-            reasons.clear()
+            reasons.clear()  # obstacles to other readings do not matter now
             atom = number_of_atom(value)
             assert atom is not None
             self._bindings[atom] = binding
@@ -370,7 +373,7 @@ class Search:
 
         Args:
             wanted: the atoms of a formula: a function, or an empty text, and a letter.
-            atoms: those of a polynomial.
+            atoms: as many of a value, by number, one for each of the formula.
             values: what letters stand for already.
         """
         bound = dict(values)
@@ -484,9 +487,9 @@ class Search:
         """Return the sigmoid and the other factor of a product of these two; `None` for any other product.
 
         Args:
-            numbers: the atoms of the product.
+            numbers: the atoms of the product, by number.
         """
-        sigmoids = self._sigmoids(numbers)
+        sigmoids = self._sigmoids(numbers)  # a square of one is two of them, and refused
         if len(numbers) != 2 or len(sigmoids) != 1:
             return None
         (sigmoid,) = sigmoids
@@ -512,6 +515,9 @@ class Search:
 
     def _recurrent_cell(self, binding: _Binding) -> GraphCell:
         """Return a cell whose gates see an input and the last output.
+
+        Args:
+            binding: the cell, all of whose formulas are read.
 
         Raises:
             _NotACell: it is not a cell of PyTorch, or of `torchmodules/layers`.
@@ -547,6 +553,9 @@ class Search:
 
     def _stateless_cell(self, binding: _Binding) -> GraphCell:
         """Return a cell without a state: a highway layer, of two linear layers of the same input.
+
+        Args:
+            binding: the cell, all of whose formulas are read.
 
         Raises:
             _NotACell: it is not a cell of `torchmodules/layers`.
@@ -626,6 +635,12 @@ class Search:
     def _input_and_state(self, binding: _Binding, gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply.
 
+        Blocks of a matrix whose width was not known get it, in `gates`, now that it is known which of the two is which.
+
+        Args:
+            binding: what the letters of the formulas stand for.
+            gates: the sums of the gates, by letter.
+
         Raises:
             _NotACell: they multiply other values, or none of them can be the last output.
         """
@@ -676,6 +691,11 @@ class Search:
     def _rank_as_state(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> int:
         """Return how clearly a value is the last output.
 
+        Args:
+            value: one of the two that the gates' matrices multiply.
+            binding: what the letters of the formulas stand for.
+            gates: the sums of the gates, by letter.
+
         Returns:
             `_CERTAIN`: it is the output of a cell that this one continues, see `_continues`.
             `_SHOWN_BY_GRAPH`: it is an input of the graph that gets the cell's output of the step before. Either
@@ -720,7 +740,11 @@ class Search:
         return path[0] if source == 0 and path else None  # 0 is the input of the graph
 
     def _place_among_outputs(self, node: int) -> int | None:
-        """Return the place of a node's output among those of the graph; `None` if it is not one."""
+        """Return the place of a node's output among those of the graph, 0-based; `None` if it is not one.
+
+        Args:
+            node: its number, from 1.
+        """
         link = (node, ())
         return self._graph.outputs.index(link) if link in self._graph.outputs else None
 
@@ -729,6 +753,11 @@ class Search:
 
         A cell with a cell state continues another if it takes both states of that, a simple one if it has weights of
         that.
+
+        Args:
+            value: one of the two that the gates' matrices multiply.
+            binding: what the letters of this cell's formulas stand for.
+            gates: the sums of its gates, by letter.
 
         Returns:
             `None` if no cell returns the value, or the cell that does has another cell state than this one takes.
@@ -749,7 +778,14 @@ class Search:
         return bool(keys_before & keys)
 
     def _check_sources(self, pieces: list[Piece]) -> None:
-        """Refuse a cell that uses an element of a tensor twice, or not at all, or tensors of several types."""
+        """Refuse a cell that uses an element of a tensor twice, or not at all, or tensors of several types.
+
+        Args:
+            pieces: what the cell's tensors are made of: blocks of tensors of the graph.
+
+        Raises:
+            _NotACell: it does.
+        """
         by_key: dict[str, list[Piece]] = {}
         types: set[Any] = set()
         for piece in pieces:
@@ -797,7 +833,16 @@ def _checked_sizes(gates: Mapping[str, _Gate], x: Poly, h: Poly) -> tuple[int, i
 
 
 def _check_products(letter: str, gate: _Gate, inputs: tuple[Poly, ...]) -> None:
-    """Refuse a gate whose matrices multiply other values than the cell's inputs."""
+    """Refuse a gate whose matrices multiply other values than the cell's inputs, or not all of these.
+
+    Args:
+        letter: of the gate, for the message.
+        gate: its sum.
+        inputs: the values.
+
+    Raises:
+        _NotACell: they do.
+    """
     if set(gate.products) != {*inputs}:
         raise _NotACell(f"the {GATE_WORDS[letter]} does not see both the input and the last output")
 
@@ -810,6 +855,9 @@ def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -
         gate: its sum.
         inputs: the values that its matrices should multiply.
         size: the number of features of the cell.
+
+    Raises:
+        _NotACell: it has.
     """
     _check_products(letter, gate, inputs)
     word = GATE_WORDS[letter]
@@ -900,7 +948,15 @@ def _pieces_of_gates(
 
 
 def _piece(block: Atom, target: str, first_row: int, negated: bool = False, second_bias: str = "") -> Piece:
-    """Return the piece of a cell's tensor that a block of a tensor of the graph becomes, from a row on."""
+    """Return the piece of a cell's tensor that a block of a tensor of the graph becomes.
+
+    Args:
+        block: the atom of the block.
+        target: the name of the cell's tensor.
+        first_row: the first row of the block there.
+        negated: whether the cell has the negative values.
+        second_bias: see `Piece`.
+    """
     at = (first_row, *[0] * (len(block.size) - 1))
     return Piece(block.key, block.start, block.size, target, at=at, negated=negated, second_bias=second_bias)
 
@@ -942,6 +998,10 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases
 
 def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse a cell with elements that no tensor of Lua has: they could be trained, and had no way back.
+
+    Args:
+        pieces: what the cell's tensors are made of.
+        shapes: of these tensors, by their names in the cell.
 
     Raises:
         _NotACell: a gate lacks a bias that another has.

@@ -1,6 +1,5 @@
 """Recurrent layers over whole sequences as people write them in PyTorch: a sequencer of a cell is a layer of torch.nn,
 several in a row are one with more levels, and a model that remembers its last sequence takes the state and returns it.
-
 A sequencer is Lua's container that runs its modules on each step of a sequence.
 """
 
@@ -73,7 +72,7 @@ def _modules_at_one_place(root: ModuleSpec) -> dict[int, tuple[str, ModuleSpec]]
 
 
 def _prefixes_of_tied(state: StateDict) -> set[str]:
-    """Return the prefixes, which end in a dot, of all keys whose tensor another key has, too."""
+    """Return the prefixes of all keys whose tensor another key has, too: of `a.b.weight` these are `a.` and `a.b.`."""
     counts = Counter(place_of(tensor) for tensor in state.values())
     prefixes: set[str] = set()
     for key, tensor in state.items():
@@ -123,6 +122,7 @@ class _Stacks:
     """
 
     def __init__(self, result: Lifted) -> None:
+        """Note where all tensors are before anything is changed."""
         root = result.plan.root
         self._result = result  # modified, and given notes, by each method
         self._places = _modules_at_one_place(root)
@@ -223,7 +223,13 @@ class _Stacks:
         return ""
 
     def _replace_by_layers(self, spec: ModuleSpec) -> None:
-        """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them."""
+        """Turn the modules of a sequencer into layers that take whole sequences, and drop Sequentials around them.
+
+        What becomes of the tensors of cells is noted in `_cells`, for `move`.
+
+        Args:
+            spec: the sequencer, modified; `_obstacle_to_unrolling` found none.
+        """
         modules = [*_inside(spec)]
         for module in modules:
             # A module that returns zeros for rows of zeros stays around its layer, which is modified.
@@ -254,14 +260,15 @@ class _Stacks:
     def _may_merge(self, spec: ModuleSpec) -> bool:
         """Return whether the modules inside a module are those of a row in which layers may be merged.
 
-        Those of a sequencer that is a Sequential now are in the row of the one around it, unless it is the whole model.
+        They are run in a row by a Sequential, and by a container that stacks a list for them (`_for_lists`). Those of a
+        sequencer that is a Sequential now are in the row of the one around it, unless it is the whole model.
         """
         if spec.target != SEQUENTIAL and id(spec) not in self._for_lists:
             return False
         if id(spec) in self._sequentials and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places could not follow it to one level of a layer. In the row are the
-        # modules here and, for a sequencer that is a Sequential now, those inside it.
+        # The tensors of a module of several places (not in `_places`) could not follow it to one level of a layer. In
+        # the row are the modules here and, for a sequencer that is a Sequential now, those inside it.
         for child in spec.children.values():
             if any(id(inside) not in self._places for inside in (child, *child.children.values())):
                 return False
@@ -294,7 +301,7 @@ class _Stacks:
         return [merged]
 
     def _merged(self, group: list[ModuleSpec], target: str) -> ModuleSpec:
-        """Return one layer for several.
+        """Return one layer for several, and note of which levels it is made, and its place, for `move`.
 
         Args:
             group: layers that can be levels of one, and the dropouts between them, all of one rate.
@@ -341,7 +348,7 @@ class _Stacks:
         self._result.note(root.path, message)
 
     def _obstacle_to_state(self, layers: list[ModuleSpec]) -> str:
-        """Return why a sequence of layers is no model that takes its state; empty if it may be."""
+        """Return why a sequence of layers is no model that takes its state, in words; empty if it may be."""
         for layer in layers:
             obstacle = _obstacle_in_layer(layer)
             if obstacle:
@@ -642,7 +649,7 @@ def _groups(layers: list[ModuleSpec]) -> Iterator[list[ModuleSpec]]:
 def _next_level(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleSpec]:
     """Return the layer that can be the next level of a layer of torch.nn, after the dropout before it, if any.
 
-    The list is empty if the next layer cannot.
+    That is a list of one or two modules. It is empty if the next layer cannot be a level.
 
     Args:
         group: the levels so far, with the dropouts between them.
@@ -661,19 +668,30 @@ def _next_level(group: list[ModuleSpec], rest: list[ModuleSpec]) -> list[ModuleS
 
 
 def _dropout_rate(spec: ModuleSpec) -> Any:
-    """Return the rate of a dropout; `None` for other layers."""
+    """Return the rate of a dropout layer; `None` for any other layer."""
     if spec.target != _DROPOUT:
         return None
     return spec.args[0] if spec.args else spec.kwargs.get("p", 0.5)  # PyTorch's default
 
 
 def _is_possible_level(first: ModuleSpec, other: ModuleSpec) -> bool:
-    """Return whether a layer can be another level of the first: they may differ in the size of the first's input."""
+    """Return whether a layer can be another level of the first in one layer of torch.nn.
+
+    Each level but the first takes as many features as it returns, and all have one class and the same options. Whether
+    they keep a state is left to the callers, as is the dropout between them.
+
+    Args:
+        first: a recurrent layer over sequences.
+        other: any layer that follows it.
+    """
     _, hidden_size, *_ = first.args
     if _recurrent_class(other) != _recurrent_class(first) or other.args[:2] != (hidden_size, hidden_size):
         return False
+    # Not `bias`, which Lua's layers have no option for, and not `dropout`, which does nothing in a single level.
+    # `remember`, an option of Lua's, says when a state is kept.
     if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
         return False
+    # With one of these a layer has more tensors than one level. They are given only if they are not 1, false or 0.
     for layer in (first, other):
         if any(layer.kwargs.get(name) for name in ("num_layers", "bidirectional", "proj_size")):
             return False
@@ -688,6 +706,7 @@ _DEFAULTS: dict[str, Any] = {
     "bidirectional": False,
     "remember": "neither",
 }
+"""PyTorch's defaults of what a layer over sequences may have as keyword argument, and Lua's of `remember`."""
 
 
 def _options(spec: ModuleSpec) -> dict[str, Any]:
@@ -717,7 +736,7 @@ def _remembers(spec: ModuleSpec) -> bool:
 
 
 def _obstacle_in_layer(spec: ModuleSpec) -> str:
-    """Return why a layer cannot be in a model that takes its state and returns it; empty if it can."""
+    """Return why a layer cannot be in a model that takes its state and returns it, in words; empty if it can."""
     is_recurrent = bool(_recurrent_class(spec))
     if not is_recurrent:
         # It must have no state: those that treat each step, or each token, by itself have none.
@@ -738,6 +757,7 @@ def _name_in_graph(spec: ModuleSpec, counts: Counter[str]) -> str:
         spec: the layer.
         counts: how many of each kind there are so far; this one is added.
     """
+    # Of `sequence.StatefulLSTM` of this package, `LSTM`: the class of torch.nn that it is like.
     *_, class_name = short_name(like_of(spec.target)).split(".")
     base = class_name.lower()
     counts[base] += 1
@@ -771,6 +791,7 @@ class Recurrence:
     states: tuple[tuple[int, int, int], ...] | None
 
     def __str__(self) -> str:
+        """Return the model in a few words for the user."""
         model = f"{self.layers}-layer {self.kind}"
         if self.takes_tokens and self.inputs == self.outputs:
             return f"{model} language model, {self.features} features, {self.inputs} tokens"
