@@ -149,6 +149,11 @@ class OtherArchive(NamedTuple):
 def _open_inside(other: OtherArchive, limits: Limits, options: dict[str, Any]) -> Document:
     """Open the model inside an archive of another kind.
 
+    Args:
+        other: the archive.
+        limits: resource limits; those for the model allow one archive inside another less.
+        options: of the reader of the model's format.
+
     Raises:
         UnknownFormatError: there is none, or there are several.
     """

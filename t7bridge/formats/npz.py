@@ -53,6 +53,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
     Arrays of objects, text, dates and records are left out, each with a note.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: it is damaged.
     """
@@ -160,6 +164,10 @@ def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
     """Write tensors as an uncompressed `.npz`, each array's elements aligned to 64 bytes.
 
+    Args:
+        output: an empty file.
+        value: the tensors: by name, or with metadata as `NamedTensors`.
+
     Raises:
         UnsupportedError: numpy has no such elements.
         WriteError: the disk reports an error.
@@ -229,6 +237,6 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with numpy, and compare it with the expected tensors."""
+    """Read a file with numpy, and return how it differs from the expected tensors, a line for each difference."""
     with np.load(path, allow_pickle=False) as file:
         return compared(dotted(named.tensors), file, of_numpy, numpy_kind)

@@ -181,7 +181,12 @@ def _integer(value: Any, kind: dtype) -> int:
 
 
 def _encode(values: list[Any], kind: dtype) -> bytearray:
-    """Return the bytes of numbers, converted to a type as numpy does."""
+    """Return the bytes of numbers, converted to a type as numpy does.
+
+    Args:
+        values: the numbers, of any of Python's types.
+        kind: the type of the elements, with its byte order.
+    """
     if kind.kind == "b":
         return bytearray(bool(value) for value in values)
     if kind.kind in "iu":
@@ -665,6 +670,10 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
     """Return a sum as numpy rounds it: eight sums in turn, of halves of more than 128 elements.
 
     Source: numpy `loops_utils.h.src` `pairwise_sum`.
+
+    Args:
+        values: the elements.
+        kind: their type; each sum of two is rounded to it, if it is one of floats or complex numbers.
     """
     if kind.kind not in "fc":
         return sum(values)
@@ -880,6 +889,10 @@ def _code_for(numbers: list[Any]) -> str:
 def array(values: Any, kind: Any = None) -> ndarray:
     """Return an array of nested lists of numbers, or of one.
 
+    Args:
+        values: the lists, a number, or an array, which is copied.
+        kind: the type of the elements; by default the one that numpy takes for such numbers.
+
     Raises:
         ValueError: the lists are not of equal length.
     """
@@ -975,6 +988,11 @@ def _dimension(number: int, ndim: int, role: str) -> int:
 
 def moveaxis(values: ndarray, source: int, target: int) -> ndarray:
     """Return a view with one dimension elsewhere.
+
+    Args:
+        values: the array.
+        source: number of the dimension; a negative one counts from the end.
+        target: its number in the view.
 
     Raises:
         AxisError: the array does not have one of the two.
@@ -1104,6 +1122,11 @@ def histogram(values: ndarray, bins: int, limits: tuple[float, float]) -> tuple[
 
     numpy returns the edges, too, which nobody asks for. As there, the bin that a quotient gives is corrected where the
     edges, which are rounded otherwise, put the element into another one.
+
+    Args:
+        values: the elements, all between the limits.
+        bins: number of bins.
+        limits: the lower edge of the first bin and the upper edge of the last.
     """
     low, high = limits
     edges = [low + (high - low) / bins * number for number in range(bins)] + [high]

@@ -293,6 +293,13 @@ def view_fault(
     """Return why a view does not lie inside a storage of `count` elements; `None` where it does.
 
     A view without elements may have any offset from 0 on, as it reads nothing.
+
+    Args:
+        size: extents of the dimensions.
+        stride: of the dimensions, in elements; may be negative.
+        offset: of the element at index 0 of each dimension, 0-based.
+        count: number of elements in the storage.
+        is_scalar: whether a view without dimensions has one element, as in PyTorch; otherwise it has none, as in Lua.
     """
     if len(size) != len(stride):
         return f"{len(size)} sizes but {len(stride)} strides"
@@ -314,6 +321,11 @@ def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple
     """Return the position in the storage of the first element that a view covers, and that behind the last.
 
     The view must have elements. Strides may be negative: then the first of these is not at the offset.
+
+    Args:
+        size: extents of the dimensions, all at least 1.
+        stride: of the dimensions, in elements.
+        offset: of the element at index 0 of each dimension, 0-based.
     """
     first = offset
     last = offset
@@ -897,7 +909,16 @@ def _torch_dtype(element: ElementType) -> torch.dtype:
 
 
 def _torch_view(tensor: Tensor, dtype: torch.dtype, storages: dict[int, Any]) -> torch.Tensor:
-    """Return a PyTorch tensor with the tensor's elements, sizes and strides; see `torch_tensor`."""
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides.
+
+    It shares memory with what was made of the same storage before. One with negative strides, which PyTorch does not
+    have, becomes a contiguous copy.
+
+    Args:
+        tensor: ours.
+        dtype: PyTorch's type of its elements.
+        storages: by the identity of a storage, all its elements in PyTorch; receives those of the tensor's.
+    """
     import torch
 
     storage = tensor.storage

@@ -396,13 +396,13 @@ class _Places(list[Any]):
 
 @collector_paused()
 def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -> None:
-    """Compare two values part by part, at any depth.
+    """Compare two values part by part, at any depth, in depth-first order.
 
     Args:
         a: a value.
         b: another.
-        compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
-            nothing.
+        compare: called for each pair, with its path. Returns the pairs inside, to be compared next, as (key, a, b); or
+            nothing, also for a pair that it has met before: pairs are not remembered here, and cycles would not end.
     """
     # Of each container around the present pair that has pairs left: its path, the next pair, and those after it.
     stack: list[tuple[Path | None, Any, Iterator[Any]]] = [(None, (ROOT, a, b), iter(()))]

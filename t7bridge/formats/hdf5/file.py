@@ -181,7 +181,7 @@ class _Reader:
         self._notes.append(Note("warning", path="", message=text, code="left-out", count=count))
 
     def _path_of(self, message: dict[str, Any]) -> str:
-        """Return the path of a link from what the library says about it; empty if that says nothing."""
+        """Return the path of a link, with dots, from a message of the library about it; empty without a known group."""
         if "in" not in message or message["in"] >= len(self._paths):
             return ""
         group, _ = self._paths[message["in"]]
@@ -271,7 +271,7 @@ class _Reader:
         elif nbytes:  # the library has to make them of what is in the file
             self._inflation.spend(nbytes, "data sets", path=where)
             source = _Elements(
-                self._file, source.name, library_names=names, itemsize=element.itemsize, size=nbytes, path=where
+                self._file, source.name, names_from_root=names, itemsize=element.itemsize, nbytes=nbytes, path=where
             )
         order = message["order"]
         return tensor_of_bytes(source, offset, nbytes, element, shape, path=where, limits=self._limits, order=order)
@@ -347,19 +347,19 @@ class _Elements(DerivedSource):
 
     Args:
         file: is asked for them.
-        file_name: of the file.
-        library_names: of the groups and the data set, as the library has them.
+        file_name: the name of that file, for errors.
+        names_from_root: those of the groups and of the data set, as the library has them: a character for each byte.
         itemsize: of an element, in bytes.
-        size: of all elements, in bytes.
-        path: of the data set, for errors.
+        nbytes: size of all elements.
+        path: of the data set, decoded and with dots, for errors.
     """
 
     def __init__(
-        self, file: LibraryFile, file_name: str, *, library_names: list[str], itemsize: int, size: int, path: str
+        self, file: LibraryFile, file_name: str, *, names_from_root: list[str], itemsize: int, nbytes: int, path: str
     ) -> None:
-        super().__init__(file_name, size)
+        super().__init__(file_name, nbytes)
         self._file = file
-        self._library_names = library_names
+        self._names_from_root = names_from_root
         self._itemsize = itemsize
         self._path = path
         self._window = (0, memoryview(b""))
@@ -388,7 +388,7 @@ class _Elements(DerivedSource):
         part_elements = _PART_BYTES // self._itemsize
         start = offset // self._itemsize // part_elements * part_elements
         count = min(part_elements, self.size // self._itemsize - start)
-        data = self._file.elements(self._library_names, start, count, self._path)
+        data = self._file.elements(self._names_from_root, start, count, self._path)
         if len(data) != count * self._itemsize:
             raise CorruptError("a data set has other elements than its shape", file=self.name, path=self._path)
         return start * self._itemsize, memoryview(data)
@@ -480,7 +480,12 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
 
 
 def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
-    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name."""
+    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name.
+
+    Args:
+        tensor: the tensor.
+        steps: the steps of its name, which no other tensor has.
+    """
     if tensor.storage is None or not tensor.numel:
         return steps
     place = (tensor.offset, tensor.size, tensor.stride)
@@ -497,7 +502,14 @@ def _group_below(file: Any, names: list[str]) -> Any:
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
-    """Create a contiguous data set with space allocated, but without data."""
+    """Create a contiguous data set with space allocated, but without data; return it.
+
+    Args:
+        h5py: the module.
+        group: the h5py group that receives it.
+        name: in the group.
+        tensor: has its element type and shape.
+    """
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)  # the same input results in the same bytes
     plan.set_layout(h5py.h5d.CONTIGUOUS)
@@ -602,7 +614,11 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with h5py, and compare it with the expected tensors.
+    """Read a file with h5py, and return how it differs from the expected tensors, a line for each difference.
+
+    Args:
+        path: of the file.
+        named: the tensors that were written to it.
 
     Raises:
         UnsupportedError: h5py is not installed.

@@ -65,7 +65,7 @@ class BinaryInput(Window):
         super()._jump(offset)
         self._next_window = _SMALL_WINDOW
 
-    def _need(self, length: int, what: str) -> None:
+    def _fill_window(self, length: int, what: str) -> None:
         """Make `length` bytes at the position available in the window.
 
         Raises:
@@ -86,7 +86,7 @@ class BinaryInput(Window):
     def read_int(self, what: str = "an integer") -> int:
         """Read a 4-byte integer."""
         if len(self._window) - self._at < 4:
-            self._need(4, what)
+            self._fill_window(4, what)
         value: int = self._int_at(self._window, self._at)[0]
         self._at += 4
         return value
@@ -98,7 +98,7 @@ class BinaryInput(Window):
     def read_longs(self, count: int, what: str) -> tuple[int, ...]:
         """Read C longs."""
         length = count * self.layout.long_size
-        self._need(length, what)
+        self._fill_window(length, what)
         values: tuple[int, ...] = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
         self._at += length
         return values
@@ -116,8 +116,14 @@ class BinaryInput(Window):
         return int(self._read_one("h", 2, what))
 
     def _read_one(self, code: str, length: int, what: str) -> Any:
-        """Read one number of a code of `struct`, of `length` bytes."""
-        self._need(length, what)
+        """Read one number.
+
+        Args:
+            code: its type, a code of `struct`.
+            length: of such a number, in bytes.
+            what: describes it in errors.
+        """
+        self._fill_window(length, what)
         value = struct.unpack_from(self._sign + code, self._window, self._at)[0]
         self._at += length
         return value
@@ -125,15 +131,20 @@ class BinaryInput(Window):
     def read_raw(self, length: int, what: str) -> bytes:
         """Read raw bytes.
 
+        Args:
+            length: number of bytes.
+            what: describes them in errors.
+
         Raises:
             CorruptError: the length is negative.
             TruncatedError: the file ends early.
             LimitError: they are more than a string may have.
         """
-        self.require(length, 1, what)
+        # The length is compared with the file, then with the limit, before any byte is loaded into the window.
+        self.require(length, 1, what)  # items of one byte
         if length > self.longest_string:  # a call less for nearly all strings
             self.check_length(length, what)
-        self._need(length, what)
+        self._fill_window(length, what)
         data = self._window[self._at : self._at + length]
         self._at += length
         return data
@@ -147,7 +158,7 @@ class BinaryInput(Window):
         """
         if at is not None:
             self._at = at
-        self._need(min(room, self.remaining), "an entry")
+        self._fill_window(min(room, self.remaining), "an entry")
         return self._window, self._at
 
     def move_to(self, at: int) -> None:
@@ -223,9 +234,9 @@ class BinaryInput(Window):
         """
         self._at -= 4
         if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
-            self._need(8, "a table entry")
+            self._fill_window(8, "a table entry")
         if tag == tags.NUMBER:
-            self._need(_SCALAR_BYTES, "a number")
+            self._fill_window(_SCALAR_BYTES, "a number")
         self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
@@ -255,7 +266,7 @@ class BinaryInput(Window):
             return False
         self._at = at
         wanted = min(count - len(values), self.remaining // _ENTRY_BYTES, self._run)
-        self._need(wanted * _ENTRY_BYTES, "a table entry")
+        self._fill_window(wanted * _ENTRY_BYTES, "a table entry")
         entries = memoryview(self._window)[self._at : self._at + wanted * _ENTRY_BYTES]
         new_keys, new_values = number_entries(entries, self._sign)
         keys += new_keys
@@ -284,8 +295,9 @@ class BinaryWriter:
         self.output = output
         self.layout = layout
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
-        self._long = "q" if layout.long_size == 8 else "i"
+        self._long = "q" if layout.long_size == 8 else "i"  # a code of `struct`
         self._pack_int = struct.Struct(sign + "i").pack
+        # A tag and a number; a tag and a boolean, or the length of a string.
         self._pack_number = struct.Struct(sign + "id").pack
         self._pack_two = struct.Struct(sign + "ii").pack
 

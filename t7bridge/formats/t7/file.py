@@ -166,6 +166,10 @@ class _Values:
 def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
     """Read all values of a `.t7` file, up to its end or to bytes that are not a value.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: the first value cannot be read.
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
@@ -187,6 +191,12 @@ def _read_again(
     """Return the values of a binary file, read again with the byte order and the size of longs of the last one.
 
     A value without numbers is the same in every layout, so that the reader may find the layout only at a later value.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        values: those read before, in different encodings.
+        last_encoding: byte order and size of longs of the last one, as arguments of `T7Reader`.
 
     Raises:
         CorruptError: the earlier values are others with it.
@@ -285,6 +295,10 @@ def _in_words(value: Value) -> str:
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open a `.t7` file; of a file object whose position is not 0, only the value there is read.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
 
     Raises:
         FormatError: it is empty, or in another format.

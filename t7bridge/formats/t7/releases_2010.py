@@ -231,6 +231,11 @@ class _ClassLayout:
     def _require_room(self, fields: Table, class_name: str, release: str) -> None:
         """Check that the release writes each field of an object, of a class for which it writes no table of them.
 
+        Args:
+            fields: of the object.
+            class_name: of the object, for the error.
+            release: one of `VINTAGES`, for the error.
+
         Raises:
             WriteError: there is another field, which would be lost.
         """

@@ -282,7 +282,19 @@ class View:
         return cls(tensor, storage, stream, sign)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return one tensor with its storage, and the end of its elements; arguments and `None` as of `Record.make`."""
+        """Return one tensor with its storage, and the end of its elements.
+
+        `None` if it is not alike, or not completely in the window.
+
+        Args:
+            window: bytes of the file.
+            at: offset in the window of the first byte after the number of the tensor.
+            number: of the tensor among the objects of the file.
+            base: offset of the window in the file.
+
+        Returns:
+            A tuple of the new objects, here two, and the offset in the window after the elements.
+        """
         begin = at + self._row.size
         if begin > len(window):
             return None

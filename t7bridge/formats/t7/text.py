@@ -158,8 +158,19 @@ class TextInput(Window):
     read_float = read_double
 
     def read_raw(self, length: int, what: str) -> bytes:
-        """Return bytes as they are, and pass over the line feed behind them."""
-        self.require(length, 1, what)
+        """Return bytes as they are, and pass over the line feed behind them.
+
+        Args:
+            length: number of bytes.
+            what: describes them in errors.
+
+        Raises:
+            CorruptError: the length is negative, or the lines of the file end with CR and LF.
+            TruncatedError: the file ends early.
+            LimitError: they are more than a string may have.
+        """
+        # The length is compared with the file, then with the limit, before any byte is loaded into the window.
+        self.require(length, least_bytes=1, what=what)
         self.check_length(length, what)
         if not length:  # Lua Torch writes no line feed then
             return b""

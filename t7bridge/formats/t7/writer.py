@@ -379,6 +379,10 @@ class T7Writer:
     def _write_payload(self, value: TorchObject, payload: Payload) -> None:
         """Write what an object of a class with a layout of its own has after its class name.
 
+        Args:
+            value: the object.
+            payload: how its class is written; it may write values with this writer.
+
         Raises:
             WriteError: such objects are nested too deep.
         """
