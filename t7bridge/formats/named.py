@@ -118,7 +118,10 @@ class NamedTensors:
 
 
 def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
-    """Return values by steps joined with dots.
+    """Return values by the text of their names: the steps joined with dots.
+
+    Args:
+        values: of any kind, by the steps of their names.
 
     Raises:
         ModelError: two names coincide.
@@ -136,6 +139,9 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     """Determine which tensors share memory.
 
     Elements outside of all tensors are not written: a storage is divided where there are such.
+
+    Args:
+        tensors: those of a file, by the steps of their names.
 
     Returns:
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
@@ -217,7 +223,10 @@ def write_order(named: NamedTensors) -> list[Name]:
 
 
 def _consecutive_views(named: NamedTensors) -> set[Name]:
-    """Return the dense views that are one run of elements of their storage, from its first on without overlapping."""
+    """Return the names of the dense views that are one run of elements of their storage.
+
+    The run begins with the first element of the storage; each view begins where the one before it ends.
+    """
     consecutive: set[Name] = set()
     ends: dict[int, int] = {}
     """By the number of a storage: where the last of these views ends."""
@@ -296,7 +305,13 @@ def _tied(
 
 
 def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
-    """Return whether tensors and their views, judging by types and shapes, may be those of one storage."""
+    """Return whether tensors and their views, judging by types and shapes, may be those of one storage.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors, from the metadata.
+        names: of those that the metadata have on one storage.
+    """
     first_name = names[0]
     element = tensors[first_name].element
     count = views[first_name].count

@@ -197,7 +197,11 @@ class Document:
         return self.roots[0]
 
     def narrow(self, part: Any) -> None:
-        """Make a part of the document's value the only value of it."""
+        """Make a part of the document's value the only value of it; `content` is of that part, where it can be.
+
+        Args:
+            part: a value inside the document's.
+        """
         whole = self.content
         self._roots = [part]
         self._load = lambda: [part]
@@ -563,7 +567,8 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
 
     Args:
         head: the first `HEAD_BYTES` bytes.
-        installed: whether to try the formats of installed packages, too, if none of ours matches.
+        installed: whether to try the formats of installed packages, too, if none of ours matches; loading these
+            packages takes time.
 
     Returns:
         `None` for a file without a signature, such as a `.t7`.

@@ -130,7 +130,11 @@ class Tensor(Holder):
 
     @property
     def array(self) -> np.ndarray:
-        """Return the same as `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
+        """The same as `numpy`, but with the bits as unsigned integers where numpy lacks the type.
+
+        Raises:
+            UnsupportedError: numpy has no such array.
+        """
         try:
             if self.storage is None or not self.numel:
                 return np.empty(self.shape, np.dtype(self.element.code))
@@ -533,7 +537,12 @@ class UntypedStorage(Holder):
 
 
 def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether a view covers consecutive elements in order, row by row."""
+    """Return whether a view covers consecutive elements in order, row by row.
+
+    Args:
+        size: extents of the dimensions.
+        stride: of the dimensions, in elements.
+    """
     # The stride of a dimension of one element has no meaning.
     return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
@@ -597,6 +606,10 @@ def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> t
 
 def _conjugated_and_negated(view: np.ndarray, tensor: Tensor) -> np.ndarray:
     """Return elements of a tensor conjugated and negated, where PyTorch only marks it so.
+
+    Args:
+        view: the elements as they are in the storage.
+        tensor: has the marks, in its extras.
 
     Raises:
         UnsupportedError: numpy cannot compute with such elements.

@@ -215,7 +215,10 @@ def objects(root: Value) -> Iterator[Value]:
 
 
 def unfinished_step(value: Any) -> str:
-    """Return the step from a partly read object to the value being read inside it."""
+    """Return the step, as text of a path, from a partly read object to the value being read inside it.
+
+    Empty for an object whose content is no list or table of its own, but a table of fields or a payload.
+    """
     table = value.content if isinstance(value, TdsHash) else value
     if isinstance(table, Table):
         if len(table.raw_keys) > len(table.raw_values):  # the last key is read, its value is not
@@ -307,15 +310,32 @@ class Rebuilder:
         """Return what a value that is not a scalar becomes, or a `Fill` where this has parts to be made.
 
         If it becomes something else where it occurs again, `make` puts that into `results`.
+
+        Args:
+            value: the value, which has not been made before, or is made each time.
+            path: of the value; of a class without `has_paths` one without memory of anything.
         """
         raise NotImplementedError
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
-        """Return what a scalar becomes, at a key of a path."""
+        """Return what a scalar becomes: here itself.
+
+        Args:
+            value: the scalar.
+            path: of what contains it; `None` if nothing does.
+            key: its key there.
+        """
         return value
 
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
-        """Put what a value became at its place in a list or dict."""
+        """Put what a value became at its place in a list or dict.
+
+        Args:
+            target: the list or dict.
+            place: index or key.
+            result: what the value became.
+            value: the value, for subclasses.
+        """
         target[place] = result
 
     @collector_paused()

@@ -367,6 +367,11 @@ class PtArchive:
         """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name.
 
         Only the names in it matter, which `origin` collects: the value is dropped.
+
+        Args:
+            member: the member; one of another kind is passed over.
+            is_pickle_by_name: whether its suffix is one of `_LOADED_SUFFIXES`: then it is read as a pickle, however it
+                begins.
         """
         source, start = self.zip.span(member.name)
         head = source.read(start, min(HEAD_BYTES, member.size))

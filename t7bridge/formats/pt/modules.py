@@ -349,7 +349,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _add_under_free_names(target: OrderedDict[str, Any], tensors: Iterable[tuple[str, Any]]) -> None:
-    """Add tensors by name; a name that is taken is numbered: `name~2`, `name~3`."""
+    """Add tensors to a dict by name; a name that is taken is numbered: `name~2`, `name~3`."""
     last_numbers: dict[str, int] = {}
     """The last number of each name, so that many equal names take linear time."""
     for name, tensor in tensors:
@@ -437,7 +437,12 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
 
 
 def _content(module: PythonObject, code: _Code) -> Inside:
-    """Return what is inside a module of TorchScript: parameters, buffers, then other attributes; and its submodules."""
+    """Return what is inside a module of TorchScript: parameters, buffers, then other attributes; and its submodules.
+
+    Args:
+        module: the module.
+        code: the source of its class says which tensors are parameters and buffers. Without it all are buffers.
+    """
     cls = code.find(module.path)
     parameter_names = frozenset(cls.parameters) if cls else frozenset()
     parameters: list[Entry] = []
@@ -469,7 +474,12 @@ def _is_module(value: Any, code: _Code) -> bool:
 
 
 def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
-    """Return whether a tensor that is no parameter is a buffer: until 1.3, every tensor attribute."""
+    """Return whether a tensor that is no parameter is a buffer: until 1.3, every tensor attribute.
+
+    Args:
+        name: of the tensor in its module.
+        cls: the class of the module; `None` if its source is not in the archive.
+    """
     if cls is None:
         return True
     if cls.buffers is None:
@@ -495,7 +505,7 @@ _QUANTIZED_TYPES = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
 
 
 def read_json_archive(archive: PtArchive) -> ScriptModule:
-    """Read the modules of an archive of PyTorch 1.0 to 1.2.
+    """Read the modules of an archive of PyTorch 1.0 to 1.2: of its `model.json`, and the members that this names.
 
     Raises:
         FormatError: it is damaged.
@@ -558,6 +568,11 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
 
 def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> Any:
     """Return a tensor that `model.json` describes; its elements are in a member of the archive.
+
+    Args:
+        archive: the archive.
+        context: has the storages of the members; receives that of this tensor.
+        entry: the description: a `TensorDef` of `caffe2/proto/torch.proto`, as JSON.
 
     Raises:
         UnsupportedError: it is of an unknown type.

@@ -336,7 +336,12 @@ class ScriptWriter(PtWriter):
         module.parameters.append(name)
 
     def _shared_tensor(self, tensor: Tensor, requires_grad: bool) -> Tensor:
-        """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
+        """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one.
+
+        Args:
+            tensor: of the value; others that are the same view become the same tensor.
+            requires_grad: whether the one that is written requires a gradient.
+        """
         # Of the extras only whether it is conjugated or negated when it is read stays; all else is Python's.
         bits = bits_of(tensor)
         view = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset)
@@ -353,7 +358,16 @@ class ScriptWriter(PtWriter):
         return module
 
     def _submodule(self, module: _Module, name: str, path: str) -> _Module:
-        """Return the submodule of a name, which is created if there is none."""
+        """Return the submodule of a name, which is created if there is none.
+
+        Args:
+            module: the module around it.
+            name: in that module.
+            path: in the value, for the error.
+
+        Raises:
+            ModelError: a tensor has the name.
+        """
         if name in module.values:
             raise ModelError("names both a tensor and a module", path=path, found=name)
         if name not in module.modules:
@@ -361,6 +375,7 @@ class ScriptWriter(PtWriter):
         return module.modules[name]
 
     def _members(self) -> list[tuple[str, bytes]]:
+        """Return the members beside pickle and storages, with their bytes: the classes' source, and no constants."""
         members = []
         for module in self._modules:
             members.append((f"code/{module.python_module.replace('.', '/')}.py", module.source().encode()))

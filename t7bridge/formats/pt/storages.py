@@ -161,7 +161,11 @@ class StorageTable:
         return self.part(storage, start, part_count)
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
-        """Return the same memory viewed as elements of another type."""
+        """Return the same memory viewed as elements of another type: the storage itself if it has this type.
+
+        Raises:
+            UnsupportedError: its bytes are not a whole number of such elements.
+        """
         if storage.element is element:
             return storage
         if storage.nbytes % element.itemsize:
@@ -212,6 +216,8 @@ class StorageTable:
     @staticmethod
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
         """Return the bytes of a storage from an offset in bytes on, as elements of a type.
+
+        If the elements of the storage are computed on demand, they are computed now, and replaced by their bytes.
 
         Raises:
             UnsupportedError: the bytes are swapped, and elements of another size would be swapped otherwise.

@@ -77,6 +77,11 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """Return whether a file begins with the magic number, judging by its first opcodes.
 
     PyTorch checks the value of the first pickle, whatever opcodes wrote it, and so does `read_stream`.
+
+    Args:
+        source: the bytes.
+        start: offset of the file in them.
+        limits: resource limits.
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
@@ -166,6 +171,10 @@ def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
 def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
     """Locate the elements of each storage, in the order of the pickled list of their keys.
 
+    Args:
+        pickles: positioned before the list, after which the elements follow.
+        table: has the storages that the value names; their `data` is set.
+
     Raises:
         CorruptError: the list lacks a storage, or has one that no tensor names.
         TruncatedError: the file ends early.
@@ -232,6 +241,10 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
 
     What PyTorch never writes is refused where the archive may be one of PyTorch: readers disagree about such names and
     sizes.
+
+    Args:
+        source: the archive.
+        limits: bound the number of members.
 
     Raises:
         FormatError: it is damaged, or ends early.
@@ -554,6 +567,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
         )
 
     def pickles_of(name: str) -> Unpickler:
+        """Return a reader of the pickles in a member."""
         member_start, size = members[name]
         return Unpickler(source, member_start, member_start + size, context, name)
 

@@ -212,7 +212,8 @@ class FolderArchive(ZipArchive):
         return members
 
     def _start(self, member: Member) -> int:
-        return member.header  # files have none: their bytes begin there
+        """Return the offset of a file's first byte in the source. Files have no local header before it."""
+        return member.header
 
     def crc_of(self, name: str) -> int:
         """Return the CRC-32 of a file's bytes, computed now, where an archive has it in its directory."""

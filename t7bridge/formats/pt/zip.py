@@ -168,7 +168,7 @@ class ZipArchive:
             self._compare_crc(member, self._computed_crc(member, source, offset))
 
     def _computed_crc(self, member: Member, source: ByteSource, offset: int) -> int:
-        """Return the CRC-32 of a member's bytes, from a source and their offset in it."""
+        """Return the CRC-32 of a member's bytes, which are in a source from an offset on; see `span`."""
         crc = 0
         end = offset + member.size
         for position in range(offset, end, _CHUNK_BYTES):
@@ -624,6 +624,7 @@ class ZipWriter:
         self._output.write(encoded_name + extra + head)
 
         def when_copied(content_crc: int) -> None:
+            """Complete the member by the CRC-32 of its content, without the bytes in front of it."""
             member.settle(combine(crc32(head), content_crc, member.size - len(head)) if head else content_crc)
 
         # It calls `when_copied` at once, or, for bytes that are copied in the background, in `settle`.

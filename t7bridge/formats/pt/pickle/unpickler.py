@@ -125,6 +125,10 @@ class Unpickler:
     def read_bytes(self, count: int, what: str) -> bytes:
         """Return the bytes after the last pickle, and resume behind them.
 
+        Args:
+            count: number of bytes.
+            what: the part of the file that they are, for the error.
+
         Raises:
             TruncatedError: fewer bytes follow.
         """
@@ -454,7 +458,15 @@ class Unpickler:
         return target
 
     def _set_items(self, target: Any, items: Sequence[Any]) -> Any:
-        """Set keys, each followed by its value, of a dict or an object, and return it."""
+        """Set keys of a dict or an object, and return it.
+
+        Args:
+            target: of the pickle, where it may be anything. An inert object keeps the pairs for its class.
+            items: keys and values in turn.
+
+        Raises:
+            CorruptError: the target is neither, or the last key has no value.
+        """
         if len(items) % 2:
             raise CorruptError("the pickle has a key without a value")
         if isinstance(target, PythonObject):
