@@ -145,6 +145,7 @@ class Document:
         self.metadata = metadata if metadata is not None else {}
         self.described = ""
         self._notes = notes if notes is not None else []
+        # What the reader of the format does when it is asked for.
         self._warn = warn
         self._load = load
         self._forget = forget

@@ -645,7 +645,7 @@ class _ArrayBuffer(Buffer):
         self._native = target_dtype.newbyteorder("=")
         self._target = np.empty(count, self._native)
         self._converts = converts
-        self.view = self._source.view("u1").data
+        self.view = self._source.view("u1").data  # into which a copy reads the bytes of the source
 
     def changed(self, length: int) -> memoryview:
         """Return the bytes for the target that the first `length` bytes of the view become.

@@ -383,6 +383,12 @@ def _view_of(
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return sizes, strides and offset of the view that a key selects from another, as numpy's basic indexing does.
 
+    Args:
+        size: extents of the other view.
+        stride: of its dimensions, in elements.
+        offset: of its first element in the storage, in elements.
+        key: an int, a slice, `...` or `None`, or a tuple of them.
+
     Raises:
         IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
         TypeError: a part is not an int, slice, `...` or None.

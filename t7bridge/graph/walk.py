@@ -237,13 +237,17 @@ _NO_PATH = Path()
 """The path of every value for a `Rebuilder` without paths."""
 
 
+Part = tuple[Any, Any, Any, Any]
+"""A part of a container that is to be made: where it goes (a list or dict, and the place there), its key for paths, and
+the value that it is made from."""
+
+
 class Fill:
     """A new container whose parts are still to be made, and how to fill it.
 
     Attributes:
         value: the container, or what it will be part of.
-        parts: for each part of it: where it goes (a list or dict, and the place there), its key for paths, and the
-            value that it is made from.
+        parts: those still to be made.
         completed: called with `value` when all parts are in it; returns what takes its place everywhere, such as the
             tuple of a list. `None`: it stays what it is.
         on_filled: called when all parts are in it.
@@ -254,12 +258,13 @@ class Fill:
     def __init__(
         self,
         value: Any,
-        parts: Iterable[tuple[Any, Any, Any, Any]],
+        parts: Iterable[Part],
         completed: Callable[[Any], Any] | None = None,
         on_filled: Callable[[], Any] | None = None,
     ) -> None:
-        self.value = value
+        self.value = value  # without its parts
         self.parts = parts
+        # Both are called when all parts are there: the first makes another value of it, the second only acts.
         self.completed = completed
         self.on_filled = on_filled
 

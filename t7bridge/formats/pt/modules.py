@@ -262,9 +262,10 @@ class ScriptModule:
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Return parameters and buffers, as `state_dict()` does: detached; then carried attributes and constants.
+        """Parameters and buffers, as `state_dict()` has them: detached; then the tensors of attributes and constants.
 
-        That of the C++ API has the attributes of each module among its parameters and buffers.
+        Those of attributes are in `carried`, those of constants in `inlined`. The C++ API has the attributes of each
+        module among its parameters and buffers.
         """
         state: OrderedDict[str, Any] = OrderedDict()
         for name, value, in_state in self.entries:
@@ -275,7 +276,7 @@ class ScriptModule:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Return all other entries."""
+        """By name the entries that are neither parameters nor buffers."""
         return {name: value for name, value, in_state in self.entries if not in_state}
 
     def inline(self, value: Any, name: str) -> None:

@@ -211,6 +211,9 @@ class ScriptWriter(PtWriter):
     def _modules_of_names(self, value: Any) -> _Module:
         """Return the root of the modules for nested dictionaries of tensors, whose names may have dots.
 
+        Args:
+            value: the outermost dictionary: each one inside it, and each dot in a name, becomes a submodule.
+
         Raises:
             UnsupportedError: a value is neither a tensor nor a dictionary.
             ModelError: a name is empty, or names both a tensor and a module.
@@ -278,6 +281,9 @@ class ScriptWriter(PtWriter):
     def _modules_of_optimizer(self, value: Mapping[str, Any]) -> _Module:
         """Return the root of the modules for the state dict of an optimizer, see the head of this file.
 
+        Args:
+            value: `state`, by the number of each parameter, and `param_groups`; see `_is_optimizer`.
+
         Raises:
             UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
             ModelError: an option or a state has another type than PyTorch's.
@@ -329,7 +335,13 @@ class ScriptWriter(PtWriter):
         return converted
 
     def _add_size(self, module: _Module, name: str, count: int) -> None:
-        """Add a tensor with a size, as C++ writes it: a parameter."""
+        """Add the size of a list, as C++ writes it: a parameter that is a tensor of one integer.
+
+        Args:
+            module: receives it.
+            name: of the parameter, `params/size`.
+            count: the size.
+        """
         storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), INT64.itemsize))
         tensor = Tensor(INT64, storage, (), (), is_scalar=True)
         module.values[name] = (self._shared_tensor(tensor, requires_grad=False), _TENSOR)

@@ -149,7 +149,7 @@ class ValueWriter:
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._keys = StorageKeys(device_mapper(map_location=None, keep_device=keep_device) if place is None else place)
-        self._pickle = self._dumps(None)  # of a file whose value was never given: `write` replaces it
+        self._pickle = self._dumps(None)  # of a file whose value is never given; `write` replaces it
         self._allow_foreign = allow_foreign
         self.tensors = 0
         self.left_out_names: dict[str, list[Any]] = {}

@@ -411,6 +411,9 @@ class ZipArchive:
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory.
 
+        Args:
+            member: as the directory describes it.
+
         Raises:
             CorruptError: it does not, or the bytes overlap what follows.
             TruncatedError: the file ends inside the header.

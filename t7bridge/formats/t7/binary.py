@@ -175,10 +175,15 @@ class BinaryInput(Window):
         return span
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table as long as keys and values are scalars: see `Window.read_scalars`.
+        """Read entries of a table as long as keys and values are scalars.
 
         Scalars that the window holds as a whole are read here, in one loop. One at the end of the window, or one that
         is invalid, is left to `_read_scalar`, which reads on in the file and raises errors.
+
+        Args:
+            keys: those read so far; receives more. There may be one key more than values: then a value is next.
+            values: those read so far; receives more.
+            count: number of values at which the table ends. Reading stops before the tag of an object.
         """
         two_at, double_at = self._two_at, self._double_at
         add_key, add_value = keys.append, values.append

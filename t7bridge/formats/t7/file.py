@@ -102,11 +102,12 @@ class _Values:
     def __init__(self, reader: T7Reader, first: Value) -> None:
         self.reader = reader
         self.roots: list[Value] = []
+        # Of each of them the offset after it, and its encoding as arguments of `T7Reader`.
         self.ends: list[int] = []
         self.encodings: list[dict[str, Any]] = []
         self._object_count = 0
         """Number of objects in these values."""
-        self.reason = ""
+        self.reason = ""  # why reading stopped; see `read_rest`
         self._add(first)
 
     @classmethod

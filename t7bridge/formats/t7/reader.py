@@ -78,7 +78,7 @@ class T7Reader:
     ) -> None:
         self._source, self._start = ByteSource.open(source)
         self._limits = limits
-        self._has_external_elements = payloads is not None
+        self._has_external_elements = payloads is not None  # the elements of storages are not in the stream
         self.vintage_objects = 0
         """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
@@ -480,7 +480,11 @@ class ObjectReader:
     def _open(self, tag: int) -> tuple[Value, int]:
         """Read the start of an object whose tag was read; return it, and the number of values inside it.
 
-        Keys are not counted: of a table and a tds.Hash it is the number of entries.
+        Keys are not counted: of a table and a tds.Hash it is the number of entries. A reference to an object that was
+        read before is complete, so that the number is 0.
+
+        Args:
+            tag: the type tag, which was read.
         """
         stream = self.stream
         if tag not in tags.OBJECTS:
@@ -583,8 +587,11 @@ class ObjectReader:
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        Keys are not counted, as in `_open`. A storage, and an object whose class has a layout of its own, is read as a
-        whole: then no values are left, 0.
+        Keys are not counted: of a tds.Hash it is the number of entries. A storage, and an object whose class has a
+        layout of its own, is read as a whole: then no values are left, 0.
+
+        Args:
+            number: of the object in the file, under which it is kept for later references.
         """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")

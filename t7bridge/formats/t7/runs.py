@@ -46,6 +46,7 @@ class Alike:
         self._objects = objects
         self._most_objects = most_objects
         self._has_external_elements = has_external_elements
+        """Whether storages are without their elements in the stream: then tensors are not read here."""
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
         """An entry up to the content of its object."""
@@ -86,7 +87,14 @@ class Alike:
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum.
 
-        The next entry is at `at` in the window, which begins at `base` in the file.
+        The next entry is at `at` in the window, which begins at `base` in the file. The stream is left before the first
+        entry that was not read.
+
+        Args:
+            form: of the objects.
+            keys: receives the keys.
+            values: receives the objects.
+            most: maximum number of entries.
         """
         stream = self._stream
         objects = self._objects

@@ -97,7 +97,9 @@ class T7Writer:
         self.layout = T7Layout() if layout is None else layout
         self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
+        """Whether an object that occurs again is a reference, by its number, and not written again."""
         self._external_storages = payloads
+        """Receives the storages whose elements are not written; `None` if they are."""
         self._numbers: dict[Value, int] = {}
         """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}

@@ -205,11 +205,11 @@ class Origin:
     ) -> None:
         self.source = source
         self.limits = limits
-        self.forbid = forbid
-        self.read_nested = read_nested
-        self.is_judged = is_judged
-        self.unsafe_names: dict[str, bool] = {}
-        self.refused_uses: dict[str, None] = {}
+        self.forbid = forbid  # names that run code; otherwise they are collected, too
+        self.read_nested = read_nested  # a file inside this one
+        self.is_judged = is_judged  # by the rules of PyTorch's safe loader
+        self.unsafe_names: dict[str, bool] = {}  # by path: whether it runs code
+        self.refused_uses: dict[str, None] = {}  # a set that keeps the order
         self.notes: list[Note] = []
 
     def note_unsafe_name(self, module: str, name: str) -> bool:
