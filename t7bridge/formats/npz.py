@@ -129,7 +129,14 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
 
 
 def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
-    """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
+    """Return element type and byte order of an array.
+
+    Args:
+        descr: of its header: `<f4`, or anything else for records.
+
+    Returns:
+        The type, `None` if tensors cannot have such elements; and `little` or `big`.
+    """
     if not isinstance(descr, str) or descr[:1] not in "<>|=":  # fields of a record, or a code without byte order
         return None, "little"
     sign, code = descr[:1], descr[1:]
@@ -137,7 +144,10 @@ def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
 
 
 def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the strings and the views in the archive's comment; nothing if another program wrote it.
+    """Return what our writer puts into the comment of an archive; nothing if another program wrote the comment.
+
+    Returns:
+        The strings by name; and by the names of tensors that share memory their views of a storage.
 
     Raises:
         CorruptError: it is ours, and damaged.

@@ -132,7 +132,12 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
 
 
 def _decode(data: bytes, kind: dtype) -> list[Any]:
-    """Return the elements of a type that bytes are, as Python's numbers."""
+    """Return the elements that bytes are, as Python's numbers.
+
+    Args:
+        data: the bytes of whole elements.
+        kind: their type, with its byte order.
+    """
     if kind.letter == "e":
         return _floats_of_halves(data, kind.byteorder)
     count = len(data) // struct.calcsize(f"<{kind.letter}")
@@ -223,7 +228,12 @@ def _swapped(data: bytes | bytearray, width: int) -> bytearray:
 
 
 def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the strides in bytes of contiguous elements."""
+    """Return the strides in bytes of contiguous elements, row by row.
+
+    Args:
+        shape: extents of the dimensions.
+        itemsize: of an element, in bytes.
+    """
     strides: list[int] = []
     step = itemsize
     for extent in reversed(shape):
@@ -396,7 +406,12 @@ class ndarray:
         return ndarray(bytearray(self.tobytes()), self.dtype, self.shape)
 
     def astype(self, kind: Any, copy: bool = True) -> ndarray:
-        """Return the elements converted to a type."""
+        """Return the elements converted to a type.
+
+        Args:
+            kind: the type, with its byte order.
+            copy: whether the result is in new memory where nothing has to be converted; otherwise it is this array.
+        """
         kind = dtype(kind)
         if kind == self.dtype:
             return self.copy() if copy else self
@@ -406,7 +421,11 @@ class ndarray:
         return ndarray(_encode(self.values(), kind), kind, self.shape)
 
     def view(self, kind: Any) -> ndarray:
-        """Return the same bytes as elements of another type."""
+        """Return the same memory as elements of another type; the last extent changes with the size of an element.
+
+        Raises:
+            ValueError: that is not possible with this shape, or with these strides.
+        """
         kind = dtype(kind)
         if kind.itemsize == self.itemsize:
             view = self._view(self.shape, self.strides, self._offset)
@@ -440,7 +459,11 @@ class ndarray:
     # Parts
 
     def _basic_view(self, index: tuple[Any, ...]) -> ndarray:
-        """Return a view by integers, slices, `None` and `...`."""
+        """Return a view by integers, slices, `None` and `...`, one for each dimension; others are whole.
+
+        Raises:
+            IndexError: there are too many, or an integer is out of bounds.
+        """
         count = sum(part is not None and part is not Ellipsis for part in index)
         if count > self.ndim:
             raise IndexError("too many indices for array")
@@ -787,7 +810,13 @@ def _operands(one: Any, other: Any) -> tuple[ndarray, ndarray, dtype]:
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], one: Any, other: Any) -> ndarray:
-    """Return the results of a function of two numbers, for each pair of elements of two operands."""
+    """Return the results of a function of two numbers, for each pair of elements of two operands.
+
+    Args:
+        function: receives both as Python's numbers of the type of the result.
+        one: an array, or a number.
+        other: the same; one of the two is an array.
+    """
     left, right, kind = _operands(one, other)
     if function is _quotient and kind.kind not in "fc":  # `/` of integers
         kind = dtype("f8")
@@ -978,6 +1007,11 @@ class AxisError(ValueError, IndexError):
 def _dimension(number: int, ndim: int, role: str) -> int:
     """Return the number of a dimension from the start; negative ones count from the end.
 
+    Args:
+        number: as the caller gives it.
+        ndim: number of dimensions.
+        role: what the dimension is to the caller, for the error.
+
     Raises:
         AxisError: there is no such dimension.
     """
@@ -1077,7 +1111,15 @@ def array_equal(one: ndarray, other: ndarray, equal_nan: bool = False) -> bool:
 
 
 def allclose(one: Any, other: Any, rtol: float, atol: float, equal_nan: bool = False) -> bool:
-    """Return whether elements are as close as `atol + rtol * |other|`."""
+    """Return whether the elements of two arrays differ by at most `atol + rtol * |other|`.
+
+    Args:
+        one: an array, or a number.
+        other: the one that the relative tolerance is of.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+        equal_nan: whether two NaNs are equal.
+    """
     left, right, _ = _operands(one, other)
     for a, b in zip(left.values(), right.values()):
         if a == b or (equal_nan and a != a and b != b):

@@ -345,7 +345,11 @@ class Rebuilder:
 
     @collector_paused()
     def run(self, root: Any) -> Any:
-        """Return what a value becomes, with everything in it."""
+        """Return what a value becomes, with everything in it.
+
+        Each value that is not a scalar goes through `make`, once if the class remembers, and what it becomes is put to
+        all places where it occurs; a container that `completed` replaces is put there only when it is filled.
+        """
         root_holder: list[Any] = [None]
         # Attributes are looked up once: the loop runs for each value of a file.
         results = self.results

@@ -438,7 +438,12 @@ def _left_out(attributes: list[bytes]) -> dict[str, Any]:
 
 
 def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
-    """Return the text of an attribute that is one text; `None` for any other attribute."""
+    """Return the text of an attribute that is one text; `None` for any other attribute.
+
+    Args:
+        h5_object: the group or data set that has it.
+        name: of the attribute.
+    """
     attribute = h5a.open(h5_object, name)
     kind = attribute.get_type()
     space = attribute.get_space()

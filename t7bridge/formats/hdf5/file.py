@@ -153,7 +153,7 @@ class _Reader:
         return [root]
 
     def _list(self) -> None:
-        """Read the groups and data sets, but no elements of tensors."""
+        """Read the groups and data sets, but no elements of tensors: sets metadata, paths and values of this reader."""
         for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")

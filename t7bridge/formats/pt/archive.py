@@ -491,7 +491,13 @@ def _without_bytes(_key: Any, element: ElementType, _nbytes: int) -> Span:
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
-    """Return big-endian elements of complex32, pairs of 2-byte floats, as little-endian bytes in memory."""
+    """Return big-endian elements of complex32, pairs of 2-byte floats, as little-endian bytes in memory.
+
+    Args:
+        source: has the elements.
+        start: offset of their first byte.
+        nbytes: number of their bytes.
+    """
     if nbytes % 4:
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))

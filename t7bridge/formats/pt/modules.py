@@ -607,7 +607,15 @@ def _integer(fields: Fields, name: str) -> int:
 
 
 def _whole(value: Any, fields: Fields) -> int:
-    """Return an integer, which JSON of protocol buffers has as a number or as text."""
+    """Return an integer, which JSON of protocol buffers has as a number or as text.
+
+    Args:
+        value: the number or text.
+        fields: of which it is one, for the error.
+
+    Raises:
+        CorruptError: it is no integer.
+    """
     try:
         if isinstance(value, (str, int)):
             return int(value)

@@ -158,7 +158,15 @@ def _read_after_magic(pickles: Unpickler, context: PickleContext, start: int) ->
 
 
 def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
-    """Return the value of a persistent id: a storage; or a class, of ("module", class, file, source code)."""
+    """Return the value of a persistent id: a storage, or a class that comes with its source.
+
+    Args:
+        table: has the storages; receives one that is new.
+        saved_id: that of a storage, see `StorageTable.storage_of_id`; or ("module", class, file, source code).
+
+    Raises:
+        CorruptError: it is neither.
+    """
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
         _module, *others = saved_id
         cls = others[0] if others else None

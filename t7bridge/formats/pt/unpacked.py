@@ -195,7 +195,7 @@ class FolderArchive(ZipArchive):
     source: FolderSource
 
     def _directory(self) -> dict[str, Member]:
-        """Return the files as stored members, in a root folder as PyTorch writes it."""
+        """Return by name the files of the folder, as stored members of an archive, in a root folder as PyTorch's."""
         members: dict[str, Member] = {}
         for file, start in zip(self.source.files, self.source.starts):
             name = f"{ROOT_FOLDER}/{file.name}"

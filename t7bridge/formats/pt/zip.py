@@ -650,7 +650,11 @@ class ZipWriter:
         self._incomplete.clear()
 
     def finish(self, comment: bytes = b"") -> None:
-        """Write the directory, and a comment of at most 65 535 bytes."""
+        """Write the directory and its end, after completing all members.
+
+        Args:
+            comment: the last bytes of the archive, at most 65 535.
+        """
         self.settle()
         start = self._output.position - self._start
         for member in self.members:

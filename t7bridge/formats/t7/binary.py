@@ -408,7 +408,12 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
 
 
 def _number_entries_one_by_one(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
-    """Do the same as `number_entries` without numpy."""
+    """Decode the leading entries of a table whose keys and values are numbers, as `number_entries`, without numpy.
+
+    Args:
+        data: whole entries of 24 bytes each: tag, double, tag, double.
+        sign: byte order, `<` or `>`.
+    """
     keys, values = array("d"), array("d")
     for key_tag, key, value_tag, value in struct.iter_unpack(f"{sign}idid", data):
         if key_tag != tags.NUMBER or value_tag != tags.NUMBER or math.isnan(key):

@@ -447,7 +447,10 @@ class ObjectReader:
             raise
 
     def _read_tree(self) -> Value:
-        """Read a value with an explicit stack: any nesting depth is possible."""
+        """Read a value with everything inside it, with an explicit stack: any nesting depth is possible.
+
+        The stack is `_path` with `counts`. At an error the path stays as it is, for the message.
+        """
         path = self._path
         if not self.payload_depth:  # a value in a payload is inside those being read
             path.clear()

@@ -415,7 +415,11 @@ def _read_root(reader: Any) -> Value:
 
 
 def _read_headless(reader: Any) -> Value:
-    """Read a network without its class."""
+    """Read a network without its class: the fields that it has in the release, one after another.
+
+    Raises:
+        CorruptError: they are not those of a network.
+    """
     network = TorchObject(_HEADLESS_CLASS)
     _layout_of_class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
     modules = network.get("modules")
@@ -437,7 +441,7 @@ def can_be_headless(value: Value) -> bool:
 
 
 def write_headless(writer: Any, value: TorchObject) -> None:
-    """Write the output of `network:write(file)`: the fields without the class."""
+    """Write what Lua's `network:write(file)` wrote: the fields of a network without its class."""
     _layout_of_class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 

@@ -385,7 +385,7 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        """Write elements as numbers with one space between."""
+        """Write a storage's elements as numbers with one space between, and count the NaNs that lose bits by it."""
         decimals = decimal_text()
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         is_first = True

@@ -708,7 +708,13 @@ def _are_inside(inner_dtypes: list[tuple[Any, Any]], size: Any) -> bool:
 
 
 def _has_fitting_flags(dtype: NumpyDtype, inner_dtypes: list[tuple[Any, Any]], flags: Any) -> bool:
-    """Return whether flags mark elements as references where they are, and nowhere else."""
+    """Return whether flags mark elements as references where they are, and nowhere else.
+
+    Args:
+        dtype: the type of the elements.
+        inner_dtypes: those of its fields and subarray; see `_inner_dtypes`.
+        flags: of its state; `None` in an older one, which is right.
+    """
     if flags is None:  # an older state, which has none
         return True
     if type(flags) is not int:

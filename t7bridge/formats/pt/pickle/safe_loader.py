@@ -303,7 +303,11 @@ class _SafeLoader:
         self._push(_RESULTS.get(cls.path, _OTHER_TYPE))
 
     def _build(self) -> None:
-        """BUILD: set the state of the value below it, which stays on the stack."""
+        """BUILD: set the state on top of the stack on the value below it, which stays there.
+
+        Raises:
+            _Refusal: the loader sets no such state on such a value.
+        """
         state = self._stack.pop()
         value = self._stack[-1]
         if value is _REFUSED or state is _REFUSED:  # noted before
@@ -385,7 +389,11 @@ class _SafeLoader:
         self._push(self._memo[self._data.number(form)])
 
     def _persistent(self) -> None:
-        """BINPERSID: the id of a storage becomes the storage."""
+        """BINPERSID: the id of a storage on top of the stack becomes the stand-in for the storage.
+
+        Raises:
+            _Refusal: the loader does not take such an id.
+        """
         saved_id = self._stack.pop()
         if type(saved_id) is not tuple or not saved_id or saved_id[0] != "storage":
             raise _Refusal("a persistent id that does not name a storage")

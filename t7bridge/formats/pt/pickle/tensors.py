@@ -243,6 +243,13 @@ def _from_numpy(context: PickleContext, array: NumpyArray, dtype: Any, device: A
     """Return a tensor of a device without storages of its own (XLA), saved as a numpy array.
 
     `NotImplemented` if no tensor has the elements of such an array.
+
+    Args:
+        context: notes what the safe loader refuses.
+        array: the elements.
+        dtype: the element type of the tensor, to which they are converted.
+        device: its device; `cpu` if it is none.
+        requires_grad: whether it requires a gradient.
     """
     tensor = tensor_of_array(array, _element(dtype), _device_name(device))
     if tensor is None:
@@ -255,6 +262,13 @@ def _from_cpu(context: PickleContext, tensor: Tensor, dtype: Any, device: Any, r
     """Return a tensor of another device, saved as one of the CPU.
 
     `NotImplemented` if the element type is another than that of the saved one.
+
+    Args:
+        context: notes what the safe loader refuses.
+        tensor: the saved one, which stays as it is.
+        dtype: the element type of the tensor.
+        device: its device; `cpu` if it is none.
+        requires_grad: whether it requires a gradient.
     """
     if _element(dtype) is not tensor.element:  # PyTorch would convert it
         return NotImplemented
@@ -609,7 +623,7 @@ def _nested(context: PickleContext, buffer: Tensor, sizes: Tensor, strides: Tens
 
 @register_call("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
 def _meta(context: PickleContext, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
-    """Keep a valid tensor without elements, of the device `meta`, as an object; an invalid one as in `_nested`.
+    """Keep a valid tensor without elements, of the device `meta`, as an object; `NotImplemented` for an invalid one.
 
     Args:
         context: of the pickle; not needed here.

@@ -566,7 +566,11 @@ class Unpickler:
         return self._buffer[pos + width : pos + width + count], pos + width + count
 
     def _string(self, op: int, pos: int) -> int:
-        """Read an opcode with a length and that many bytes."""
+        """Push the value of an opcode with a length and that many bytes: an integer, bytes or a text, by `_STRINGS`.
+
+        Raises:
+            LimitError: they are too many.
+        """
         convert, width = _STRINGS[op]
         if width == 1:
             count = self._buffer[pos]
@@ -584,7 +588,7 @@ class Unpickler:
         return pos
 
     def _text(self, op: int, pos: int) -> int:
-        """Read an opcode whose argument is a line of text."""
+        """Carry out an opcode whose argument is a line of text: a value, a persistent id, or a number of the memo."""
         line, pos = self._line(pos)
         code = bytes((op,))
         if code == opcodes.UNICODE:
