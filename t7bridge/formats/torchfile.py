@@ -155,7 +155,7 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
-    """Compare two views of one shape and strides by the elements of their storages that they span.
+    """Return whether two views of one shape and strides have the same elements in memory, from the first to the last.
 
     A stride of 0 could repeat an element without bound: so each is compared once. Those between are compared, too.
     """

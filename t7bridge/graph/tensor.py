@@ -636,7 +636,7 @@ def _python_values(array: np.ndarray) -> Any:
 
 
 def elements(tensor: Tensor, count: int) -> list[Any]:
-    """Return the first `count` elements in index order, as Python values.
+    """Return the first `count` elements in index order, as Python values; all, if there are fewer.
 
     If the storage is in a file, only these are read.
     """

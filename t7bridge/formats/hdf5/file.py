@@ -292,7 +292,12 @@ def _text(text: str) -> str | bytes:
 
 
 def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
-    """Return strings in lists of a shape; without dimensions, the one string."""
+    """Return strings in lists of a shape; without dimensions, the one string.
+
+    Args:
+        texts: the strings, row by row.
+        shape: of the lists.
+    """
     if not shape:
         return texts[0]
     if len(shape) == 1:
@@ -579,6 +584,11 @@ def _paths(named: NamedTensors) -> list[Name]:
 
 def _put(tree: dict[str, Any], path: Name, item: Any) -> int | None:
     """Put an item into a tree of dicts under the names of a path, unless another is in the way.
+
+    Args:
+        tree: receives the item, and dicts for the names before the last that it does not have.
+        path: the names.
+        item: not a dict.
 
     Returns:
         `None` if the item was put there; otherwise the index in the path of the first name under which another item is.

@@ -343,6 +343,10 @@ def _tar_entries(source: ByteSource) -> Iterator[_TarEntry]:
 def _extended_header(source: ByteSource, entry: _TarEntry) -> bytes:
     """Return the content of an extended header, which says more about the entry after it.
 
+    Args:
+        source: the archive.
+        entry: the extended header, an entry of its own.
+
     Raises:
         LimitError: it is larger than any that is needed.
     """
@@ -357,7 +361,11 @@ def _extended_header(source: ByteSource, entry: _TarEntry) -> bytes:
 
 
 def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
-    """Return the name and the size of a member from its header, which starts at an offset of the file.
+    """Return the name of a member, and its size in bytes, from its header.
+
+    Args:
+        start: offset of the header in the file, for errors.
+        header: its bytes.
 
     Raises:
         CorruptError: the checksum does not match, or there is no size.

@@ -211,7 +211,15 @@ class ZipArchive:
         return {"file": self.source.name, "offset": member.header, "path": member.name}
 
     def _compare_crc(self, member: Member, crc: int) -> None:
-        """Compare the CRC-32 of a member's bytes with the directory's."""
+        """Compare the CRC-32 of a member's bytes with the directory's, which may be 0: then it is not known.
+
+        Args:
+            member: as the directory describes it.
+            crc: of its bytes.
+
+        Raises:
+            CorruptError: they differ.
+        """
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
         if member.crc and crc != member.crc:
             raise self._fault(
@@ -515,7 +523,12 @@ def _without_case(name: str) -> bytes:
 
 
 def _has_earlier_end_record(tail: bytes, place: int) -> bool:
-    """Return whether another end record precedes that at a place, with the rest of the file as its comment."""
+    """Return whether another end record precedes one, with the rest of the file as its comment.
+
+    Args:
+        tail: the last bytes of the file.
+        place: of the one, in the tail.
+    """
     earlier_place = tail.rfind(_END, 0, place)
     while earlier_place >= 0:
         if _end_of_comment(tail, earlier_place) == len(tail):

@@ -66,7 +66,11 @@ class BinaryInput(Window):
         self._next_window = _SMALL_WINDOW
 
     def _fill_window(self, length: int, what: str) -> None:
-        """Make `length` bytes at the position available in the window.
+        """Make `length` bytes at the position available in the window, which may be moved and so begin elsewhere.
+
+        Args:
+            length: number of bytes.
+            what: describes them in the error.
 
         Raises:
             TruncatedError: the file ends early.
@@ -166,7 +170,16 @@ class BinaryInput(Window):
         self._at = at
 
     def read_elements(self, element: ElementType, count: int) -> Span:
-        """Skip a storage's elements and return their location."""
+        """Pass over a storage's elements and return where they are.
+
+        Args:
+            element: their type, which says how many bytes each has; 64-bit integers have those of a C long.
+            count: how many.
+
+        Raises:
+            CorruptError: the count is negative.
+            TruncatedError: the file has fewer.
+        """
         # Elements of LongStorage are C longs.
         width = self.layout.long_size if element is INT64 else element.itemsize
         self.require(count, width, f"elements of type {element.name}")

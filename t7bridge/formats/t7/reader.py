@@ -534,6 +534,11 @@ class ObjectReader:
     def _checked_reference(self, obj: Any, number: int, tag: int) -> Any:
         """Return an object read before, to which a tag and its number refer.
 
+        Args:
+            obj: the object of this number.
+            number: for the error.
+            tag: the type tag before the number.
+
         Raises:
             CorruptError: the tag is not that of the object.
         """
@@ -560,7 +565,11 @@ class ObjectReader:
         """Keep an object under its number. Lua Torch counts from 1 on.
 
         Some writers count from 0, so that the number is one less than here; some count the functions that have no
-        number, so that it is larger by as many at most.
+        number, so that it is larger by as many at most. The first other number than expected sets `numbers`.
+
+        Args:
+            number: of the object, as the file has it.
+            value: the object.
 
         Raises:
             CorruptError: the number is another: a reference to an object that was never written.
@@ -809,6 +818,10 @@ class ObjectReader:
     @staticmethod
     def _set_storage(tensor: Tensor, storage: Value) -> None:
         """Set the storage of a tensor whose sizes, strides and offset were read.
+
+        Args:
+            tensor: the tensor.
+            storage: what was read in its place; `None` if it has none.
 
         Raises:
             CorruptError: it is another object, or the tensor is not a view of it.

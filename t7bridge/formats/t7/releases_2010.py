@@ -147,7 +147,11 @@ class _ClassLayout:
     items: tuple[_Item, ...]
 
     def read(self, reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader.
+        """Fill an object from the reader: a `read` of `Payload`.
+
+        Args:
+            reader: a `T7Reader`, positioned after the class name; its `vintage_objects` counts the object.
+            obj: receives the fields.
 
         Raises:
             CorruptError: the values are not those of the class in this release.
@@ -214,7 +218,11 @@ class _ClassLayout:
         )
 
     def write(self, writer: Any, obj: TorchObject) -> None:
-        """Write an object: the table of all fields, if the release has it, then the values.
+        """Write an object: the table of all fields, if the release has it, then the values: a `write` of `Payload`.
+
+        Args:
+            writer: a `T7Writer`, which has written the class name.
+            obj: the object.
 
         Raises:
             WriteError: the release cannot hold a field, or the object lacks one or has another value for it.
@@ -272,7 +280,12 @@ class _ClassLayout:
 
 
 def _layout_of_class(release: str, name: str) -> _ClassLayout:
-    """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own."""
+    """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own.
+
+    Args:
+        release: one of `VINTAGES`.
+        name: of the class; one without a row in the release writes what `nn.Module` writes.
+    """
     rows = RELEASES[release]
     texts: list[str] = []
     """The values of each class, as the table has them, from the outermost parent on."""

@@ -168,9 +168,13 @@ class Record:
 
     @classmethod
     def like(cls, table: Table, sign: str) -> Record | None:
-        """Return the form of tables like one, in a byte order `<` or `>`; `None` if it holds other values.
+        """Return the form of tables like one; `None` if it is empty, has many entries, or holds other values.
 
         What is the same in all such tables, keys and tags, becomes bytes that are compared at once.
+
+        Args:
+            table: the one, which was read.
+            sign: byte order, `<` or `>`.
         """
         count = len(table.raw_values)
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
@@ -283,7 +287,13 @@ class View:
 
     @classmethod
     def like(cls, tensor: Tensor, stream: BinaryInput, sign: str) -> View | None:
-        """Return the form of tensors like one; `None` for one without a version or a storage, and in old layouts."""
+        """Return the form of tensors like one; `None` for one without a version or a storage, and in old layouts.
+
+        Args:
+            tensor: the one, which was read.
+            stream: the input.
+            sign: byte order, `<` or `>`.
+        """
         storage = tensor.storage
         if storage is None or tensor.version is None or storage.version is None or stream.layout.vintage:
             return None

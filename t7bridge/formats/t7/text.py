@@ -188,7 +188,15 @@ class TextInput(Window):
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
         """Pass over a storage's elements and return where they are.
 
-        Elements of one byte are raw bytes, others numbers on a line.
+        Elements of one byte are raw bytes, others numbers on a line. The first floats that show it decide `rounded`.
+
+        Args:
+            element: their type.
+            count: how many.
+
+        Raises:
+            CorruptError: the count is negative, or there are other words than numbers.
+            TruncatedError: the file has fewer.
         """
         if element.itemsize == 1:
             self.require(count, 1, f"elements of type {element.name}")
@@ -248,6 +256,10 @@ class TextInput(Window):
 
     def _pass_numbers(self, count: int, what: str) -> bool:
         """Move behind `count` numbers, looking only at where words end and which bytes there are.
+
+        Args:
+            count: how many.
+            what: describes them in errors.
 
         Returns:
             Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.

@@ -336,6 +336,10 @@ class T7Writer:
     def _open_torch(self, value: Value, name: str) -> bool:
         """Write version, class name and start of an object; return whether values inside it are still to be written.
 
+        Args:
+            value: a tensor, a storage, a tds collection or a `TorchObject`, whose number was written.
+            name: of its class.
+
         Raises:
             WriteError: no class of Lua Torch has such a name.
         """
@@ -361,6 +365,10 @@ class T7Writer:
 
     def _write_class(self, name: str, version: int | None) -> None:
         """Write the version of an object's class, if there is one, and the name.
+
+        Args:
+            name: of the class.
+            version: of the class; `None` as in files that predate versions.
 
         Raises:
             WriteError: no class of Lua Torch has such a name, and `T7Reader` refuses it.

@@ -261,6 +261,10 @@ class _SafeLoader:
     def _result_of(self, function: Any, args: Any) -> Any:
         """Return the stand-in for what a call returns.
 
+        Args:
+            function: the stand-in of the callable.
+            args: that of the arguments, a tuple of stand-ins in every pickle that Python wrote.
+
         Raises:
             _Refusal: the loader does not call the function.
         """

@@ -220,7 +220,11 @@ def _is_settable(state: Any) -> bool:
 
 
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
-    """Set the Python attributes of a tensor, and return it. The state of another package's class may be anything.
+    """Set the Python attributes of a tensor, and return it.
+
+    Args:
+        tensor: is changed, if there are any.
+        state: the attributes, see `_is_settable`; of a class of another package anything, which is kept as it is.
 
     Raises:
         CorruptError: PyTorch could not set them.
