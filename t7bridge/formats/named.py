@@ -63,7 +63,10 @@ class TensorView:
 
     @classmethod
     def from_list(cls, data: Any) -> TensorView:
-        """Parse a view.
+        """Return the view of which `as_list` made data for JSON.
+
+        Args:
+            data: of a file, where it may be anything.
 
         Raises:
             ValueError, TypeError: the data are not a view.
@@ -179,7 +182,11 @@ _Range = tuple[int, int, Name]
 
 
 def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
-    """Group ranges that overlap or adjoin, in the order of the storage."""
+    """Yield groups of ranges that overlap or adjoin, in the order of the storage.
+
+    Args:
+        ranges: of one storage: of each tensor its first element there, the one after its last, and its name.
+    """
     group: list[_Range] = []
     group_end = 0
     for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # by place; names may be of any order
@@ -526,7 +533,10 @@ def of_numpy(array: Any) -> tuple[Any, Any, bytes]:
 
 
 def parse_views(text: str | bytes) -> dict[str, TensorView]:
-    """Parse the views in a file's metadata.
+    """Return the views in a file's metadata, by the names of the tensors.
+
+    Args:
+        text: JSON: an object with `views`, as `format_views` writes it; other entries are ignored.
 
     Raises:
         CorruptError: the metadata are invalid.
@@ -539,5 +549,5 @@ def parse_views(text: str | bytes) -> dict[str, TensorView]:
 
 
 def format_views(views: Mapping[str, TensorView]) -> str:
-    """Return the metadata of views."""
+    """Return the views of tensors, by name, as metadata: JSON that `parse_views` reads."""
     return json.dumps({"views": {name: view.as_list() for name, view in views.items()}}, separators=(",", ":"))

@@ -264,7 +264,7 @@ class _Library:
 
         Args:
             source: the file.
-            question: about it.
+            question: about it, for `child.main`; that of `LibraryFile._ask`.
             seconds: time of the processor that the answers may take.
 
         Raises:

@@ -683,7 +683,11 @@ def _unpacked(value: PythonObject) -> Any:
 
 
 def _scalar(value: float) -> Tensor:
-    """Return a number as `torch.tensor` does."""
+    """Return a number of a quantized module as `torch.tensor` makes a tensor of it: of float32, or of int64.
+
+    Raises:
+        CorruptError: it is out of range.
+    """
     if isinstance(value, float):
         element = ELEMENT_TYPES["float32"]
         form = "<f"
