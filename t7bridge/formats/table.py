@@ -596,7 +596,7 @@ def added_formats() -> list[FormatSpec]:
 
     One whose name or suffix a format of ours has is left out, with a `T7BridgeWarning`.
     """
-    for name, module, spec in load_extensions(ADDED_FORMATS):
+    for name, module, spec in load_extensions(ADDED_FORMATS):  # which returns each only once
         fault = _fault_of(name, spec)
         if fault:
             warnings.warn(f"the format {name!r} of {module} is left out: {fault}", T7BridgeWarning, stacklevel=2)

@@ -66,6 +66,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     A data set of text is a string, or a list of strings. Data sets of records and references are left out, each with a
     note, and so are links to other files.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: the file is damaged.
         UnsupportedError: h5py is not installed, or the file has a filter that HDF5 does not have.

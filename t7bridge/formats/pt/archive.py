@@ -159,8 +159,8 @@ class PtArchive:
     def _refuse_names_in_other_case(self) -> None:
         """Refuse names that differ in case alone from members that PyTorch looks up: its lookup ignores case.
 
-        Otherwise PyTorch would read another value than this package. So members that only describe the archive, its
-        version for one, are not among them.
+        Otherwise PyTorch would read another value than this package. Members that change no value, such as the version
+        of the archive, may have any names.
 
         Raises:
             CorruptError: there is such a name.

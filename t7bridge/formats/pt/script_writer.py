@@ -271,6 +271,7 @@ class ScriptWriter(PtWriter):
         """
         if name in module.modules or name in module.values:
             raise ModelError("two values have one name", path=path)
+        # Buffers are also those of PyTorch's own names, such as `running_mean`, of whatever type.
         is_buffer = name in _BUFFER_NAMES or not tensor.element.name.startswith(("float", "bfloat", "complex"))
         if is_buffer:
             module.buffers.append(name)

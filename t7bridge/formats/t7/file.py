@@ -328,6 +328,11 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:
     """Write one Lua value as a `.t7`.
 
+    Args:
+        output: the output file.
+        value: see `T7Writer.write_object`.
+        layout: how it is encoded; by default that of `T7Layout()`.
+
     Raises:
         UnsupportedError: something in it is not a Lua value.
         WriteError: the output does not accept the bytes.

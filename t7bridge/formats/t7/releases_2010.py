@@ -282,6 +282,9 @@ class _ClassLayout:
 def _layout_of_class(release: str, name: str) -> _ClassLayout:
     """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own.
 
+    A row of `RELEASES` is `PARENT > VALUES`, or the values alone for a class below `nn.Module`; what values are, see
+    `_items_of_row`. The word `fields` in their place is the table of all fields.
+
     Args:
         release: one of `VINTAGES`.
         name: of the class; one without a row in the release writes what `nn.Module` writes.
