@@ -227,7 +227,13 @@ class OpenFile:
 
 
 def main() -> None:
-    """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate."""
+    """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate.
+
+    A question is a dict: `file` is the number of the file that it is about, `size` the bytes of that, `seconds` the
+    time that the answers may take, and `closed` the numbers of files that are not asked about any more. With `elements`
+    (names of the groups and the data set), `start` and `count` it asks for elements; with `text_bytes` for the groups
+    and data sets, see `_list`. The last answer has `done`, or `error` with a `message`.
+    """
     parent = Parent()
     memory = int(sys.argv[1])
     # In this order: nothing can be imported any more once no file can be opened.

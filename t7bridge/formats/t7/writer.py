@@ -258,7 +258,11 @@ class T7Writer:
         return False
 
     def _write_number(self, value: float) -> None:
-        """Write a number, which must be a double exactly."""
+        """Write a number, which must be a double exactly.
+
+        Raises:
+            WriteError: it is an integer that no double is.
+        """
         try:
             number = float(value)
         except OverflowError:
