@@ -149,6 +149,11 @@ class OtherArchive(NamedTuple):
 def _open_inside(other: OtherArchive, limits: Limits, options: dict[str, Any]) -> Document:
     """Open the model inside an archive of another kind.
 
+    Args:
+        other: the archive.
+        limits: resource limits; those for the model allow one archive inside another less.
+        options: of the reader of the model's format.
+
     Raises:
         UnknownFormatError: there is none, or there are several.
     """
@@ -194,7 +199,10 @@ def address_inside(file: str, member: str) -> str:
 
 
 def _folder_of(path: PathLike) -> str:
-    """Return the folder that a path names: itself, or that of a file which is only a part of it; otherwise empty."""
+    """Return the folder that a path names: itself, or that of a file which is only a part of a model.
+
+    Such a file is the `data.pkl` of an unpacked archive. Empty for any other file, which is read by itself.
+    """
     name = os.fspath(path)
     if os.path.isdir(name):
         return name
@@ -214,7 +222,7 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
     Args:
         source: the file.
         limits: resource limits.
-        installed: whether formats of installed packages are known, too.
+        installed: whether formats of installed packages are known, too; loading these packages takes time.
 
     Returns:
         An `OtherArchive` for a zip archive of none of the formats; `.t7` for what has no signature.
@@ -242,7 +250,7 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
-    """Return HDF5 for a file that begins with a block of its user's; `None` if its signature is nowhere.
+    """Return the format HDF5 for a file that begins with a block of its user's; `None` if it is no such file.
 
     HDF5 looks for its signature at 512, 1024, 2048, … (HDF5 File Format Specification, II.A). MATLAB 7.3 writes text
     before it.
@@ -263,7 +271,9 @@ _LEAST_USER_BLOCK = 512
 def _archive_format(
     source: ByteSource, specs: list[FormatSpec], limits: Limits | None, installed: bool
 ) -> FormatSpec | OtherArchive:
-    """Return which of several formats a zip archive has, by the names of its members; PyTorch's if it is damaged.
+    """Return which of several formats a zip archive has, by the names of its members.
+
+    A damaged archive is PyTorch's, whose reader reports the damage; one of none of the formats is an `OtherArchive`.
 
     Args:
         source: the file.

@@ -63,7 +63,10 @@ class TensorView:
 
     @classmethod
     def from_list(cls, data: Any) -> TensorView:
-        """Parse a view.
+        """Return the view of which `as_list` made data for JSON.
+
+        Args:
+            data: of a file, where it may be anything.
 
         Raises:
             ValueError, TypeError: the data are not a view.
@@ -118,7 +121,10 @@ class NamedTensors:
 
 
 def dotted(values: Mapping[Name, _Key]) -> dict[str, _Key]:
-    """Return values by steps joined with dots.
+    """Return values by the text of their names: the steps joined with dots.
+
+    Args:
+        values: of any kind, by the steps of their names.
 
     Raises:
         ModelError: two names coincide.
@@ -136,6 +142,9 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
     """Determine which tensors share memory.
 
     Elements outside of all tensors are not written: a storage is divided where there are such.
+
+    Args:
+        tensors: those of a file, by the steps of their names.
 
     Returns:
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
@@ -173,7 +182,11 @@ _Range = tuple[int, int, Name]
 
 
 def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
-    """Group ranges that overlap or adjoin, in the order of the storage."""
+    """Yield groups of ranges that overlap or adjoin, in the order of the storage.
+
+    Args:
+        ranges: of one storage: of each tensor its first element there, the one after its last, and its name.
+    """
     group: list[_Range] = []
     group_end = 0
     for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # by place; names may be of any order
@@ -217,7 +230,10 @@ def write_order(named: NamedTensors) -> list[Name]:
 
 
 def _consecutive_views(named: NamedTensors) -> set[Name]:
-    """Return the dense views that are one run of elements of their storage, from its first on without overlapping."""
+    """Return the names of the dense views that are one run of elements of their storage.
+
+    The run begins with the first element of the storage; each view begins where the one before it ends.
+    """
     consecutive: set[Name] = set()
     ends: dict[int, int] = {}
     """By the number of a storage: where the last of these views ends."""
@@ -296,7 +312,13 @@ def _tied(
 
 
 def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
-    """Return whether tensors and their views, judging by types and shapes, may be those of one storage."""
+    """Return whether tensors and their views, judging by types and shapes, may be those of one storage.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors, from the metadata.
+        names: of those that the metadata have on one storage.
+    """
     first_name = names[0]
     element = tensors[first_name].element
     count = views[first_name].count
@@ -511,7 +533,10 @@ def of_numpy(array: Any) -> tuple[Any, Any, bytes]:
 
 
 def parse_views(text: str | bytes) -> dict[str, TensorView]:
-    """Parse the views in a file's metadata.
+    """Return the views in a file's metadata, by the names of the tensors.
+
+    Args:
+        text: JSON: an object with `views`, as `format_views` writes it; other entries are ignored.
 
     Raises:
         CorruptError: the metadata are invalid.
@@ -524,5 +549,5 @@ def parse_views(text: str | bytes) -> dict[str, TensorView]:
 
 
 def format_views(views: Mapping[str, TensorView]) -> str:
-    """Return the metadata of views."""
+    """Return the views of tensors, by name, as metadata: JSON that `parse_views` reads."""
     return json.dumps({"views": {name: view.as_list() for name, view in views.items()}}, separators=(",", ":"))

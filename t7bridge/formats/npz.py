@@ -53,6 +53,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
     Arrays of objects, text, dates and records are left out, each with a note.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: it is damaged.
     """
@@ -125,7 +129,14 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
 
 
 def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
-    """Return element type and byte order of `<f4`; no type if tensors cannot have such elements."""
+    """Return element type and byte order of an array.
+
+    Args:
+        descr: of its header: `<f4`, or anything else for records.
+
+    Returns:
+        The type, `None` if tensors cannot have such elements; and `little` or `big`.
+    """
     if not isinstance(descr, str) or descr[:1] not in "<>|=":  # fields of a record, or a code without byte order
         return None, "little"
     sign, code = descr[:1], descr[1:]
@@ -133,7 +144,10 @@ def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
 
 
 def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the strings and the views in the archive's comment; nothing if another program wrote it.
+    """Return what our writer puts into the comment of an archive; nothing if another program wrote the comment.
+
+    Returns:
+        The strings by name; and by the names of tensors that share memory their views of a storage.
 
     Raises:
         CorruptError: it is ours, and damaged.
@@ -159,6 +173,10 @@ def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], 
 
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
     """Write tensors as an uncompressed `.npz`, each array's elements aligned to 64 bytes.
+
+    Args:
+        output: an empty file.
+        value: the tensors: by name, or with metadata as `NamedTensors`.
 
     Raises:
         UnsupportedError: numpy has no such elements.
@@ -229,6 +247,6 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with numpy, and compare it with the expected tensors."""
+    """Read a file with numpy, and return how it differs from the expected tensors, a line for each difference."""
     with np.load(path, allow_pickle=False) as file:
         return compared(dotted(named.tensors), file, of_numpy, numpy_kind)

@@ -66,6 +66,10 @@ _METADATA = "__metadata__"
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open a safetensors file.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: it is damaged.
         UnsupportedError: it has elements of a type unique to it, smaller than a byte.
@@ -89,7 +93,15 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 def _read_header(source: ByteSource, limits: Limits) -> tuple[dict[str, Any], int]:
-    """Return the header, and the offset of the first byte after it."""
+    """Return the header and the offset of the first byte after it.
+
+    The header has for each name of a tensor its entry, and under `_METADATA` the strings; none of them is checked.
+
+    Raises:
+        CorruptError: the header is not a JSON object, or has a name twice.
+        LimitError: it is too long.
+        TruncatedError: the file ends inside it.
+    """
     length = int.from_bytes(source.read_exact(0, _LENGTH_BYTES, "the length of the header"), "little")
     if length > limits.header_bytes:
         raise limits.exceeded("header_bytes", "the header is too long", offset=0, found=f"{length} bytes")
@@ -180,6 +192,10 @@ def _check_ranges(source: ByteSource, start: int, ranges: list[tuple[int, int, s
 def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written:
     """Write tensors as a safetensors file: wide elements first, as the library does, then by name.
 
+    Args:
+        output: an empty file.
+        value: the tensors: by name, or with metadata as `NamedTensors`.
+
     Raises:
         UnsupportedError: safetensors has no such elements.
         WriteError: there are too many names, or the disk reports an error.
@@ -232,7 +248,14 @@ def _header(named: NamedTensors, order: list[Name]) -> bytes:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with the safetensors library, and compare it with the expected tensors.
+    """Read a file with the safetensors library, and return how it differs from the expected tensors.
+
+    Args:
+        path: of the file.
+        named: the tensors that were written to it.
+
+    Returns:
+        A line for each difference.
 
     Raises:
         UnsupportedError: the library is not installed.
@@ -248,6 +271,7 @@ def differences(path: str, named: NamedTensors) -> list[str]:
         entries = dict(library.deserialize(file.read()))  # by name: type, shape and bytes
 
     def described(entry: Any) -> tuple[Any, Any, bytes]:
+        """Return type, shape and bytes of an entry, for `compared`."""
         return entry["dtype"], entry["shape"], bytes(entry["data"])
 
     return compared(dotted(named.tensors), entries, described, lambda tensor: DTYPES[tensor.element.name])

@@ -43,6 +43,10 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open an index; its files are opened when the values are read.
 
+    Args:
+        source: a path of the index; the files are in its folder.
+        limits: resource limits.
+
     Raises:
         FormatError: the index is damaged.
     """

@@ -145,6 +145,7 @@ class Document:
         self.metadata = metadata if metadata is not None else {}
         self.described = ""
         self._notes = notes if notes is not None else []
+        # What the reader of the format does when it is asked for.
         self._warn = warn
         self._load = load
         self._forget = forget
@@ -197,7 +198,11 @@ class Document:
         return self.roots[0]
 
     def narrow(self, part: Any) -> None:
-        """Make a part of the document's value the only value of it."""
+        """Make a part of the document's value the only value of it; `content` is of that part, where it can be.
+
+        Args:
+            part: a value inside the document's.
+        """
         whole = self.content
         self._roots = [part]
         self._load = lambda: [part]
@@ -563,7 +568,8 @@ def identify(head: bytes, *, installed: bool = False) -> Signature | None:
 
     Args:
         head: the first `HEAD_BYTES` bytes.
-        installed: whether to try the formats of installed packages, too, if none of ours matches.
+        installed: whether to try the formats of installed packages, too, if none of ours matches; loading these
+            packages takes time.
 
     Returns:
         `None` for a file without a signature, such as a `.t7`.
@@ -590,7 +596,7 @@ def added_formats() -> list[FormatSpec]:
 
     One whose name or suffix a format of ours has is left out, with a `T7BridgeWarning`.
     """
-    for name, module, spec in load_extensions(ADDED_FORMATS):
+    for name, module, spec in load_extensions(ADDED_FORMATS):  # which returns each only once
         fault = _fault_of(name, spec)
         if fault:
             warnings.warn(f"the format {name!r} of {module} is left out: {fault}", T7BridgeWarning, stacklevel=2)

@@ -98,13 +98,27 @@ def _is_known_to_torchfile(value: Value) -> bool:
 
 
 def _compare(ours: Value, theirs: Any) -> list[str]:
-    """Return the differences between our value and torchfile's, each with its path."""
+    """Return the differences between a value, as we read it, and the same as torchfile reads it, each with its path.
+
+    Args:
+        ours: of the classes of `t7bridge.graph`.
+        theirs: of torchfile's own classes, numpy and Python.
+    """
     faults: list[str] = []
     counterparts: dict[int, int] = {}
     """By the identity of our object: that of torchfile's."""
 
     def compare(path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
-        """Note how two values differ, and return the pairs inside them that are to be compared."""
+        """Note how two values differ, for `pairwise`.
+
+        Args:
+            path: of the values.
+            our: ours.
+            their: torchfile's.
+
+        Returns:
+            The pairs inside them that are to be compared, each with its key; none of an object that was met before.
+        """
         if id(our) in counterparts:  # an object that was compared before: what is inside is not compared again
             if counterparts[id(our)] != id(their):
                 faults.append(f"{path}: an object shared here is not shared in torchfile")
@@ -141,7 +155,7 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 
 
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
-    """Compare two views of one shape and strides by the elements of their storages that they span.
+    """Return whether two views of one shape and strides have the same elements in memory, from the first to the last.
 
     A stride of 0 could repeat an element without bound: so each is compared once. Those between are compared, too.
     """

@@ -88,6 +88,10 @@ def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
     """Return the doubles of a text as floats of a storage; what is beyond the type is infinite, as C's scanf has it.
 
     Every NaN of a half is the one that Torch makes. Source: torch7 lib/TH/THHalf.c `TH_float2halfbits`.
+
+    Args:
+        array: the doubles.
+        native: the type of the floats, in the machine's byte order.
     """
     with np.errstate(over="ignore"):
         floats = array.astype(native, copy=False)
@@ -426,7 +430,12 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
 
 
 def _as_integers(array: np.ndarray, digits: int) -> np.ndarray | None:
-    """Return floats as integers if all print as integers, else `None`."""
+    """Return floats as integers if all print as integers, else `None`.
+
+    Args:
+        array: the floats, at least one.
+        digits: number of digits that are printed.
+    """
     largest = np.abs(array).max()
     if not largest < min(10**digits, _EXACT_INTEGERS):  # NaN, too; from 10**digits on there is an exponent
         return None

@@ -132,7 +132,12 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
 
 
 def _decode(data: bytes, kind: dtype) -> list[Any]:
-    """Return the elements of a type that bytes are, as Python's numbers."""
+    """Return the elements that bytes are, as Python's numbers.
+
+    Args:
+        data: the bytes of whole elements.
+        kind: their type, with its byte order.
+    """
     if kind.letter == "e":
         return _floats_of_halves(data, kind.byteorder)
     count = len(data) // struct.calcsize(f"<{kind.letter}")
@@ -181,7 +186,12 @@ def _integer(value: Any, kind: dtype) -> int:
 
 
 def _encode(values: list[Any], kind: dtype) -> bytearray:
-    """Return the bytes of numbers, converted to a type as numpy does."""
+    """Return the bytes of numbers, converted to a type as numpy does.
+
+    Args:
+        values: the numbers, of any of Python's types.
+        kind: the type of the elements, with its byte order.
+    """
     if kind.kind == "b":
         return bytearray(bool(value) for value in values)
     if kind.kind in "iu":
@@ -218,7 +228,12 @@ def _swapped(data: bytes | bytearray, width: int) -> bytearray:
 
 
 def _contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the strides in bytes of contiguous elements."""
+    """Return the strides in bytes of contiguous elements, row by row.
+
+    Args:
+        shape: extents of the dimensions.
+        itemsize: of an element, in bytes.
+    """
     strides: list[int] = []
     step = itemsize
     for extent in reversed(shape):
@@ -391,7 +406,12 @@ class ndarray:
         return ndarray(bytearray(self.tobytes()), self.dtype, self.shape)
 
     def astype(self, kind: Any, copy: bool = True) -> ndarray:
-        """Return the elements converted to a type."""
+        """Return the elements converted to a type.
+
+        Args:
+            kind: the type, with its byte order.
+            copy: whether the result is in new memory where nothing has to be converted; otherwise it is this array.
+        """
         kind = dtype(kind)
         if kind == self.dtype:
             return self.copy() if copy else self
@@ -401,7 +421,11 @@ class ndarray:
         return ndarray(_encode(self.values(), kind), kind, self.shape)
 
     def view(self, kind: Any) -> ndarray:
-        """Return the same bytes as elements of another type."""
+        """Return the same memory as elements of another type; the last extent changes with the size of an element.
+
+        Raises:
+            ValueError: that is not possible with this shape, or with these strides.
+        """
         kind = dtype(kind)
         if kind.itemsize == self.itemsize:
             view = self._view(self.shape, self.strides, self._offset)
@@ -435,7 +459,11 @@ class ndarray:
     # Parts
 
     def _basic_view(self, index: tuple[Any, ...]) -> ndarray:
-        """Return a view by integers, slices, `None` and `...`."""
+        """Return a view by integers, slices, `None` and `...`, one for each dimension; others are whole.
+
+        Raises:
+            IndexError: there are too many, or an integer is out of bounds.
+        """
         count = sum(part is not None and part is not Ellipsis for part in index)
         if count > self.ndim:
             raise IndexError("too many indices for array")
@@ -665,6 +693,10 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
     """Return a sum as numpy rounds it: eight sums in turn, of halves of more than 128 elements.
 
     Source: numpy `loops_utils.h.src` `pairwise_sum`.
+
+    Args:
+        values: the elements.
+        kind: their type; each sum of two is rounded to it, if it is one of floats or complex numbers.
     """
     if kind.kind not in "fc":
         return sum(values)
@@ -778,7 +810,13 @@ def _operands(one: Any, other: Any) -> tuple[ndarray, ndarray, dtype]:
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], one: Any, other: Any) -> ndarray:
-    """Return the results of a function of two numbers, for each pair of elements of two operands."""
+    """Return the results of a function of two numbers, for each pair of elements of two operands.
+
+    Args:
+        function: receives both as Python's numbers of the type of the result.
+        one: an array, or a number.
+        other: the same; one of the two is an array.
+    """
     left, right, kind = _operands(one, other)
     if function is _quotient and kind.kind not in "fc":  # `/` of integers
         kind = dtype("f8")
@@ -880,6 +918,10 @@ def _code_for(numbers: list[Any]) -> str:
 def array(values: Any, kind: Any = None) -> ndarray:
     """Return an array of nested lists of numbers, or of one.
 
+    Args:
+        values: the lists, a number, or an array, which is copied.
+        kind: the type of the elements; by default the one that numpy takes for such numbers.
+
     Raises:
         ValueError: the lists are not of equal length.
     """
@@ -965,6 +1007,11 @@ class AxisError(ValueError, IndexError):
 def _dimension(number: int, ndim: int, role: str) -> int:
     """Return the number of a dimension from the start; negative ones count from the end.
 
+    Args:
+        number: as the caller gives it.
+        ndim: number of dimensions.
+        role: what the dimension is to the caller, for the error.
+
     Raises:
         AxisError: there is no such dimension.
     """
@@ -975,6 +1022,11 @@ def _dimension(number: int, ndim: int, role: str) -> int:
 
 def moveaxis(values: ndarray, source: int, target: int) -> ndarray:
     """Return a view with one dimension elsewhere.
+
+    Args:
+        values: the array.
+        source: number of the dimension; a negative one counts from the end.
+        target: its number in the view.
 
     Raises:
         AxisError: the array does not have one of the two.
@@ -1059,7 +1111,15 @@ def array_equal(one: ndarray, other: ndarray, equal_nan: bool = False) -> bool:
 
 
 def allclose(one: Any, other: Any, rtol: float, atol: float, equal_nan: bool = False) -> bool:
-    """Return whether elements are as close as `atol + rtol * |other|`."""
+    """Return whether the elements of two arrays differ by at most `atol + rtol * |other|`.
+
+    Args:
+        one: an array, or a number.
+        other: the one that the relative tolerance is of.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+        equal_nan: whether two NaNs are equal.
+    """
     left, right, _ = _operands(one, other)
     for a, b in zip(left.values(), right.values()):
         if a == b or (equal_nan and a != a and b != b):
@@ -1104,6 +1164,11 @@ def histogram(values: ndarray, bins: int, limits: tuple[float, float]) -> tuple[
 
     numpy returns the edges, too, which nobody asks for. As there, the bin that a quotient gives is corrected where the
     edges, which are rounded otherwise, put the element into another one.
+
+    Args:
+        values: the elements, all between the limits.
+        bins: number of bins.
+        limits: the lower edge of the first bin and the upper edge of the last.
     """
     low, high = limits
     edges = [low + (high - low) / bins * number for number in range(bins)] + [high]

@@ -49,7 +49,11 @@ class Elements:
     __slots__ = ()
 
     def arrays(self, storage: Storage) -> Iterator[np.ndarray]:
-        """Yield the elements of a storage, in pieces of about 512 KiB, in the machine's byte order."""
+        """Yield the elements of a storage, in pieces of about 512 KiB, in the machine's byte order.
+
+        Args:
+            storage: the one whose `data` this is: it has the element type, and the number of elements.
+        """
         raise NotImplementedError
 
 
@@ -92,7 +96,12 @@ class Span(Elements):
         return reversal(word) if word in _WORDS else None
 
     def extent(self, count: int, change: Change) -> Extent:
-        """Return where the bytes of `count` elements are, with a change of them and the check of their CRC-32."""
+        """Return where the bytes of elements are, for a copy, which makes the change and checks their CRC-32.
+
+        Args:
+            count: number of elements.
+            change: what their bytes become on the way.
+        """
         check = None if self.crc is None else self.check
         return Extent(self.source, self.offset, count * self.width, change, check)
 
@@ -349,7 +358,7 @@ class Storage(Holder):
         )  # fmt: skip
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the elements as numpy has them, of shape (count,)."""
+        """Return the elements as numpy has them, of shape (count,); arguments are those of numpy's protocol."""
         own_dtype = numpy_dtype(self.element)
         array = self.array
         if array.dtype != own_dtype:  # the bits of a type that numpy lacks
@@ -636,7 +645,7 @@ class _ArrayBuffer(Buffer):
         self._native = target_dtype.newbyteorder("=")
         self._target = np.empty(count, self._native)
         self._converts = converts
-        self.view = self._source.view("u1").data
+        self.view = self._source.view("u1").data  # into which a copy reads the bytes of the source
 
     def changed(self, length: int) -> memoryview:
         """Return the bytes for the target that the first `length` bytes of the view become.

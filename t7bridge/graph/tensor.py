@@ -130,7 +130,11 @@ class Tensor(Holder):
 
     @property
     def array(self) -> np.ndarray:
-        """Return the same as `numpy`, but with the bits as unsigned integers where numpy lacks the type."""
+        """The same as `numpy`, but with the bits as unsigned integers where numpy lacks the type.
+
+        Raises:
+            UnsupportedError: numpy has no such array.
+        """
         try:
             if self.storage is None or not self.numel:
                 return np.empty(self.shape, np.dtype(self.element.code))
@@ -293,6 +297,13 @@ def view_fault(
     """Return why a view does not lie inside a storage of `count` elements; `None` where it does.
 
     A view without elements may have any offset from 0 on, as it reads nothing.
+
+    Args:
+        size: extents of the dimensions.
+        stride: of the dimensions, in elements; may be negative.
+        offset: of the element at index 0 of each dimension, 0-based.
+        count: number of elements in the storage.
+        is_scalar: whether a view without dimensions has one element, as in PyTorch; otherwise it has none, as in Lua.
     """
     if len(size) != len(stride):
         return f"{len(size)} sizes but {len(stride)} strides"
@@ -314,6 +325,11 @@ def _reach(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> tuple
     """Return the position in the storage of the first element that a view covers, and that behind the last.
 
     The view must have elements. Strides may be negative: then the first of these is not at the offset.
+
+    Args:
+        size: extents of the dimensions, all at least 1.
+        stride: of the dimensions, in elements.
+        offset: of the element at index 0 of each dimension, 0-based.
     """
     first = offset
     last = offset
@@ -366,6 +382,12 @@ def _view_of(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int, key: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return sizes, strides and offset of the view that a key selects from another, as numpy's basic indexing does.
+
+    Args:
+        size: extents of the other view.
+        stride: of its dimensions, in elements.
+        offset: of its first element in the storage, in elements.
+        key: an int, a slice, `...` or `None`, or a tuple of them.
 
     Raises:
         IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
@@ -521,7 +543,12 @@ class UntypedStorage(Holder):
 
 
 def is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether a view covers consecutive elements in order, row by row."""
+    """Return whether a view covers consecutive elements in order, row by row.
+
+    Args:
+        size: extents of the dimensions.
+        stride: of the dimensions, in elements.
+    """
     # The stride of a dimension of one element has no meaning.
     return all(extent == 1 or step == dense for extent, step, dense in zip(size, stride, contiguous(size)))
 
@@ -586,6 +613,10 @@ def byte_strides(size: Sequence[int], stride: Sequence[int], itemsize: int) -> t
 def _conjugated_and_negated(view: np.ndarray, tensor: Tensor) -> np.ndarray:
     """Return elements of a tensor conjugated and negated, where PyTorch only marks it so.
 
+    Args:
+        view: the elements as they are in the storage.
+        tensor: has the marks, in its extras.
+
     Raises:
         UnsupportedError: numpy cannot compute with such elements.
     """
@@ -605,7 +636,7 @@ def _python_values(array: np.ndarray) -> Any:
 
 
 def elements(tensor: Tensor, count: int) -> list[Any]:
-    """Return the first `count` elements in index order, as Python values.
+    """Return the first `count` elements in index order, as Python values; all, if there are fewer.
 
     If the storage is in a file, only these are read.
     """
@@ -897,7 +928,16 @@ def _torch_dtype(element: ElementType) -> torch.dtype:
 
 
 def _torch_view(tensor: Tensor, dtype: torch.dtype, storages: dict[int, Any]) -> torch.Tensor:
-    """Return a PyTorch tensor with the tensor's elements, sizes and strides; see `torch_tensor`."""
+    """Return a PyTorch tensor with the tensor's elements, sizes and strides.
+
+    It shares memory with what was made of the same storage before. One with negative strides, which PyTorch does not
+    have, becomes a contiguous copy.
+
+    Args:
+        tensor: ours.
+        dtype: PyTorch's type of its elements.
+        storages: by the identity of a storage, all its elements in PyTorch; receives those of the tensor's.
+    """
     import torch
 
     storage = tensor.storage

@@ -215,7 +215,10 @@ def objects(root: Value) -> Iterator[Value]:
 
 
 def unfinished_step(value: Any) -> str:
-    """Return the step from a partly read object to the value being read inside it."""
+    """Return the step, as text of a path, from a partly read object to the value being read inside it.
+
+    Empty for an object whose content is no list or table of its own, but a table of fields or a payload.
+    """
     table = value.content if isinstance(value, TdsHash) else value
     if isinstance(table, Table):
         if len(table.raw_keys) > len(table.raw_values):  # the last key is read, its value is not
@@ -234,13 +237,17 @@ _NO_PATH = Path()
 """The path of every value for a `Rebuilder` without paths."""
 
 
+Part = tuple[Any, Any, Any, Any]
+"""A part of a container that is to be made: where it goes (a list or dict, and the place there), its key for paths, and
+the value that it is made from."""
+
+
 class Fill:
     """A new container whose parts are still to be made, and how to fill it.
 
     Attributes:
         value: the container, or what it will be part of.
-        parts: for each part of it: where it goes (a list or dict, and the place there), its key for paths, and the
-            value that it is made from.
+        parts: those still to be made.
         completed: called with `value` when all parts are in it; returns what takes its place everywhere, such as the
             tuple of a list. `None`: it stays what it is.
         on_filled: called when all parts are in it.
@@ -251,12 +258,13 @@ class Fill:
     def __init__(
         self,
         value: Any,
-        parts: Iterable[tuple[Any, Any, Any, Any]],
+        parts: Iterable[Part],
         completed: Callable[[Any], Any] | None = None,
         on_filled: Callable[[], Any] | None = None,
     ) -> None:
-        self.value = value
+        self.value = value  # without its parts
         self.parts = parts
+        # Both are called when all parts are there: the first makes another value of it, the second only acts.
         self.completed = completed
         self.on_filled = on_filled
 
@@ -307,20 +315,41 @@ class Rebuilder:
         """Return what a value that is not a scalar becomes, or a `Fill` where this has parts to be made.
 
         If it becomes something else where it occurs again, `make` puts that into `results`.
+
+        Args:
+            value: the value, which has not been made before, or is made each time.
+            path: of the value; of a class without `has_paths` one without memory of anything.
         """
         raise NotImplementedError
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
-        """Return what a scalar becomes, at a key of a path."""
+        """Return what a scalar becomes: here itself.
+
+        Args:
+            value: the scalar.
+            path: of what contains it; `None` if nothing does.
+            key: its key there.
+        """
         return value
 
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
-        """Put what a value became at its place in a list or dict."""
+        """Put what a value became at its place in a list or dict.
+
+        Args:
+            target: the list or dict.
+            place: index or key.
+            result: what the value became.
+            value: the value, for subclasses.
+        """
         target[place] = result
 
     @collector_paused()
     def run(self, root: Any) -> Any:
-        """Return what a value becomes, with everything in it."""
+        """Return what a value becomes, with everything in it.
+
+        Each value that is not a scalar goes through `make`, once if the class remembers, and what it becomes is put to
+        all places where it occurs; a container that `completed` replaces is put there only when it is filled.
+        """
         root_holder: list[Any] = [None]
         # Attributes are looked up once: the loop runs for each value of a file.
         results = self.results
@@ -396,13 +425,13 @@ class _Places(list[Any]):
 
 @collector_paused()
 def pairwise(a: Value, b: Value, compare: Callable[[Path, Value, Value], Any]) -> None:
-    """Compare two values part by part, at any depth.
+    """Compare two values part by part, at any depth, in depth-first order.
 
     Args:
         a: a value.
         b: another.
-        compare: called for each pair, with its path; returns the pairs inside, to be compared next, as (key, a, b), or
-            nothing.
+        compare: called for each pair, with its path. Returns the pairs inside, to be compared next, as (key, a, b); or
+            nothing, also for a pair that it has met before: pairs are not remembered here, and cycles would not end.
     """
     # Of each container around the present pair that has pairs left: its path, the next pair, and those after it.
     stack: list[tuple[Path | None, Any, Iterator[Any]]] = [(None, (ROOT, a, b), iter(()))]

@@ -227,7 +227,13 @@ class OpenFile:
 
 
 def main() -> None:
-    """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate."""
+    """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate.
+
+    A question is a dict: `file` is the number of the file that it is about, `size` the bytes of that, `seconds` the
+    time that the answers may take, and `closed` the numbers of files that are not asked about any more. With `elements`
+    (names of the groups and the data set), `start` and `count` it asks for elements; with `text_bytes` for the groups
+    and data sets, see `_list`. The last answer has `done`, or `error` with a `message`.
+    """
     parent = Parent()
     memory = int(sys.argv[1])
     # In this order: nothing can be imported any more once no file can be opened.
@@ -299,7 +305,8 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
     """Send a message for each group and data set, each link to one of them, and everything that is left out.
 
     Groups and data sets are numbered in the order of their messages, from 0 for the root. All objects of a group come
-    before those of the groups in it.
+    before those of the groups in it. Each message but the first has the number of the group under `in`, and the name of
+    the link under `name`; the rest is that of `_message_of_root` and `_message_of_target`.
 
     Args:
         parent: receives the messages.
@@ -329,7 +336,10 @@ def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
 
 
 def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
-    """Return the message about the root group, whose attributes that are texts the parent keeps."""
+    """Return the message about the root group: `object`, `texts`, and what `_left_out` says.
+
+    `texts` are the attributes that are texts, by name: the parent keeps these as metadata of the file.
+    """
     texts: dict[str, str] = {}
     other_attributes: list[bytes] = []
     for name in _attributes(root):
@@ -344,8 +354,11 @@ def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
 def _message_of_target(target: Any, numbers: dict[int, int], text_bytes: int) -> dict[str, Any]:
     """Return the message about what a link leads to, without the link itself.
 
+    `object` is `group`, `data set`, `text`, `link` (with `to`, the number of a data set met before), or `left out`
+    (with `what`, a text for the user).
+
     Args:
-        target: the object, or a text that says why there is none.
+        target: the object, or a text that says why there is none; see `_target`.
         numbers: by the addresses of the groups and data sets before it: their numbers.
         text_bytes: how long the strings in a data set may be together.
     """
@@ -419,12 +432,24 @@ def _attributes(h5_object: Any) -> list[bytes]:
 
 
 def _left_out(attributes: list[bytes]) -> dict[str, Any]:
-    """Return how many attributes are left out, and the names of the first."""
+    """Return the part of a message about attributes that are left out.
+
+    Args:
+        attributes: their names.
+
+    Returns:
+        Under `attributes` their number, under `named` the first names.
+    """
     return {"attributes": len(attributes), "named": [_shown(name) for name in attributes[:_NAMED_ATTRIBUTES]]}
 
 
 def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
-    """Return the text of an attribute that is one text; `None` for any other attribute."""
+    """Return the text of an attribute that is one text; `None` for any other attribute.
+
+    Args:
+        h5_object: the group or data set that has it.
+        name: of the attribute.
+    """
     attribute = h5a.open(h5_object, name)
     kind = attribute.get_type()
     space = attribute.get_space()
@@ -502,6 +527,15 @@ def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
 
 def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     """Return the message about a data set, without the link to it.
+
+    `object` is `text` with the strings under `texts`, row by row; or `data set` with the name of the element type under
+    `element`, the byte order under `order`, and `span` (offset and size in bytes) where the elements are in one piece
+    in the file. Both have `shape`, what `_left_out` says, and `ours` if there is the attribute that our writer adds.
+    Data sets of other elements are `left out`.
+
+    Args:
+        data_set: the data set.
+        text_bytes: how long the strings may be together.
 
     Raises:
         Refusal: its elements cannot be read, or are texts that are longer together than `text_bytes`.

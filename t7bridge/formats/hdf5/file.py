@@ -66,6 +66,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     A data set of text is a string, or a list of strings. Data sets of records and references are left out, each with a
     note, and so are links to other files.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: the file is damaged.
         UnsupportedError: h5py is not installed, or the file has a filter that HDF5 does not have.
@@ -153,7 +157,7 @@ class _Reader:
         return [root]
 
     def _list(self) -> None:
-        """Read the groups and data sets, but no elements of tensors."""
+        """Read the groups and data sets, but no elements of tensors: sets metadata, paths and values of this reader."""
         for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
             if len(self._paths) + len(self._values) > self._limits.archive_members:
                 raise self._limits.exceeded("archive_members", "has too many groups and data sets")
@@ -181,7 +185,7 @@ class _Reader:
         self._notes.append(Note("warning", path="", message=text, code="left-out", count=count))
 
     def _path_of(self, message: dict[str, Any]) -> str:
-        """Return the path of a link from what the library says about it; empty if that says nothing."""
+        """Return the path of a link, with dots, from a message of the library about it; empty without a known group."""
         if "in" not in message or message["in"] >= len(self._paths):
             return ""
         group, _ = self._paths[message["in"]]
@@ -271,7 +275,7 @@ class _Reader:
         elif nbytes:  # the library has to make them of what is in the file
             self._inflation.spend(nbytes, "data sets", path=where)
             source = _Elements(
-                self._file, source.name, library_names=names, itemsize=element.itemsize, size=nbytes, path=where
+                self._file, source.name, names_from_root=names, itemsize=element.itemsize, nbytes=nbytes, path=where
             )
         order = message["order"]
         return tensor_of_bytes(source, offset, nbytes, element, shape, path=where, limits=self._limits, order=order)
@@ -292,7 +296,12 @@ def _text(text: str) -> str | bytes:
 
 
 def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
-    """Return strings in lists of a shape; without dimensions, the one string."""
+    """Return strings in lists of a shape; without dimensions, the one string.
+
+    Args:
+        texts: the strings, row by row.
+        shape: of the lists.
+    """
     if not shape:
         return texts[0]
     if len(shape) == 1:
@@ -347,19 +356,19 @@ class _Elements(DerivedSource):
 
     Args:
         file: is asked for them.
-        file_name: of the file.
-        library_names: of the groups and the data set, as the library has them.
+        file_name: the name of that file, for errors.
+        names_from_root: those of the groups and of the data set, as the library has them: a character for each byte.
         itemsize: of an element, in bytes.
-        size: of all elements, in bytes.
-        path: of the data set, for errors.
+        nbytes: size of all elements.
+        path: of the data set, decoded and with dots, for errors.
     """
 
     def __init__(
-        self, file: LibraryFile, file_name: str, *, library_names: list[str], itemsize: int, size: int, path: str
+        self, file: LibraryFile, file_name: str, *, names_from_root: list[str], itemsize: int, nbytes: int, path: str
     ) -> None:
-        super().__init__(file_name, size)
+        super().__init__(file_name, nbytes)
         self._file = file
-        self._library_names = library_names
+        self._names_from_root = names_from_root
         self._itemsize = itemsize
         self._path = path
         self._window = (0, memoryview(b""))
@@ -388,7 +397,7 @@ class _Elements(DerivedSource):
         part_elements = _PART_BYTES // self._itemsize
         start = offset // self._itemsize // part_elements * part_elements
         count = min(part_elements, self.size // self._itemsize - start)
-        data = self._file.elements(self._library_names, start, count, self._path)
+        data = self._file.elements(self._names_from_root, start, count, self._path)
         if len(data) != count * self._itemsize:
             raise CorruptError("a data set has other elements than its shape", file=self.name, path=self._path)
         return start * self._itemsize, memoryview(data)
@@ -480,7 +489,12 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
 
 
 def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
-    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name."""
+    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name.
+
+    Args:
+        tensor: the tensor.
+        steps: the steps of its name, which no other tensor has.
+    """
     if tensor.storage is None or not tensor.numel:
         return steps
     place = (tensor.offset, tensor.size, tensor.stride)
@@ -497,7 +511,14 @@ def _group_below(file: Any, names: list[str]) -> Any:
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
-    """Create a contiguous data set with space allocated, but without data."""
+    """Create a contiguous data set with space allocated, but without data; return it.
+
+    Args:
+        h5py: the module.
+        group: the h5py group that receives it.
+        name: in the group.
+        tensor: has its element type and shape.
+    """
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)  # the same input results in the same bytes
     plan.set_layout(h5py.h5d.CONTIGUOUS)
@@ -568,6 +589,11 @@ def _paths(named: NamedTensors) -> list[Name]:
 def _put(tree: dict[str, Any], path: Name, item: Any) -> int | None:
     """Put an item into a tree of dicts under the names of a path, unless another is in the way.
 
+    Args:
+        tree: receives the item, and dicts for the names before the last that it does not have.
+        path: the names.
+        item: not a dict.
+
     Returns:
         `None` if the item was put there; otherwise the index in the path of the first name under which another item is.
     """
@@ -602,7 +628,11 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
-    """Read a file with h5py, and compare it with the expected tensors.
+    """Read a file with h5py, and return how it differs from the expected tensors, a line for each difference.
+
+    Args:
+        path: of the file.
+        named: the tensors that were written to it.
 
     Raises:
         UnsupportedError: h5py is not installed.

@@ -76,17 +76,23 @@ class LibraryFile:
         """The file as the child has it open: kept, as the child closes it when nobody has it."""
 
     def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
-        """Yield the messages of `child` about all groups and data sets.
+        """Ask for everything in the file but elements, and yield what `child` says about each group and data set.
+
+        Each message is a dict: `object` is `group`, `data set`, `text`, `link` (to a data set met before) or `left
+        out`. All but the first, which is about the root group, have the number of the group they are in under `in`, and
+        a name under `name`. What else they have depends on `object`: see `child._list`.
 
         Args:
-            text_bytes: how long the strings in a data set may be together.
+            text_bytes: how long the strings in a data set may be together; the file is refused if they are longer.
             path_of: returns the path of a link from a message about it, for errors.
 
         Raises:
             FormatError: the file is damaged, or takes too long.
+            LimitError: the strings in a data set are too long.
             UnsupportedError: it has elements in other files, or in a compression that HDF5 does not have.
         """
-        for message, _payload in self._ask({"text_bytes": text_bytes}, path_of):
+        # A question without `elements` is one for this list. Only elements are bytes after a message: here are none.
+        for message, _no_payload in self._ask({"text_bytes": text_bytes}, path_of):
             yield message
 
     def elements(self, names: list[str], start: int, count: int, path: str) -> bytes:
@@ -111,7 +117,8 @@ class LibraryFile:
         """Yield the answers to a question, each with its bytes.
 
         Args:
-            question: about this file, see `child.main`.
+            question: with `elements`, `start` and `count` one for elements, as `elements` asks; with `text_bytes` one
+                for the list of groups and data sets, as `listing` asks.
             path_of: returns the path of a link from a message about it, for errors.
 
         Raises:
@@ -194,7 +201,10 @@ class _Opened:
 
     @classmethod
     def of(cls, source: ByteSource) -> _Opened:
-        """Return the file of a source: the same for all sources of one file that has not changed since."""
+        """Return the file of a source: the same for all sources of one file that has not changed since.
+
+        Sources in memory, and parts of other files, each have one of their own.
+        """
         file, start = source.resolve(0)
         if file.fd is None or start:  # in memory, or a part of another file
             return cls()
@@ -254,7 +264,7 @@ class _Library:
 
         Args:
             source: the file.
-            question: about it.
+            question: about it, for `child.main`; that of `LibraryFile._ask`.
             seconds: time of the processor that the answers may take.
 
         Raises:
@@ -291,6 +301,11 @@ class _Library:
     def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
         """Return bytes of the file. The time that reading them takes, as from an address, is not the library's.
 
+        Args:
+            source: the file.
+            offset: of the first byte, as the process asks for it.
+            length: number of bytes.
+
         Raises:
             ValueError: the process asks for bytes that do not exist.
         """
@@ -305,7 +320,11 @@ class _Library:
             self._is_serving = False
 
     def _watch(self, answered: threading.Event) -> None:
-        """End the process when its time is over, where it cannot limit that itself."""
+        """End the process when its time is over, where it cannot limit that itself. Runs in a thread of its own.
+
+        Args:
+            answered: set when the question is answered; then this returns.
+        """
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
                 self.ran_out_of_time = True
@@ -359,8 +378,13 @@ _closed_files: deque[int] = deque()
 
 
 def _started(memory: int) -> _Library:
-    """Return the child, after starting it if there is none with this limit of memory."""
+    """Return the child. It is started if there is none; one with another limit of memory is ended before.
+
+    Args:
+        memory: bytes that it may allocate.
+    """
     global _library
+    # `end.alive` is false once `end` was called, as after a file that made it fail.
     if _library is None or not _library.end.alive or _library.memory != memory:
         if _library is not None:
             _library.end()

@@ -159,8 +159,8 @@ class PtArchive:
     def _refuse_names_in_other_case(self) -> None:
         """Refuse names that differ in case alone from members that PyTorch looks up: its lookup ignores case.
 
-        Otherwise PyTorch would read another value than this package. So members that only describe the archive, its
-        version for one, are not among them.
+        Otherwise PyTorch would read another value than this package. Members that change no value, such as the version
+        of the archive, may have any names.
 
         Raises:
             CorruptError: there is such a name.
@@ -367,6 +367,11 @@ class PtArchive:
         """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name.
 
         Only the names in it matter, which `origin` collects: the value is dropped.
+
+        Args:
+            member: the member; one of another kind is passed over.
+            is_pickle_by_name: whether its suffix is one of `_LOADED_SUFFIXES`: then it is read as a pickle, however it
+                begins.
         """
         source, start = self.zip.span(member.name)
         head = source.read(start, min(HEAD_BYTES, member.size))
@@ -486,7 +491,13 @@ def _without_bytes(_key: Any, element: ElementType, _nbytes: int) -> Span:
 
 
 def _swapped_halves(source: ByteSource, start: int, nbytes: int) -> Span:
-    """Return big-endian elements of complex32, pairs of 2-byte floats, as little-endian bytes in memory."""
+    """Return big-endian elements of complex32, pairs of 2-byte floats, as little-endian bytes in memory.
+
+    Args:
+        source: has the elements.
+        start: offset of their first byte.
+        nbytes: number of their bytes.
+    """
     if nbytes % 4:
         raise UnsupportedError("a storage of complex32 has an odd number of bytes", offset=start)
     data = bytearray(source.read_exact(start, nbytes, "a storage"))

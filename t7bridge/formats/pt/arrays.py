@@ -165,6 +165,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     """
 
     def wrong(found: str) -> CorruptError:
+        """Return the error for a header that is none, with what was found in its place."""
         return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
 
     # 6 bytes of the magic number, 2 of version, 2 or 4 of length.

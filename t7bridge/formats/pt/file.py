@@ -227,7 +227,7 @@ class PtReader:
             self.notes.append(programs.note_on(program))
 
     def _read_archive(self, archive: PtArchive) -> Any:
-        """Return the value of a zip archive, or its state dict; of modules set attributes and constants, too."""
+        """Return the value of a zip archive; of modules their state dict, and set attributes and constants, too."""
         if self.kind == "zip":
             return archive.unpickle(DATA_MEMBER)
         if self.kind == "package":
@@ -446,6 +446,11 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS, *, forb
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS, *, forbid: bool = True) -> Document:
     """Open a folder that is an unpacked archive.
 
+    Args:
+        folder: its path.
+        limits: resource limits.
+        forbid: see `PtReader`.
+
     Raises:
         FormatError: it is damaged.
     """
@@ -485,6 +490,12 @@ def writer(
 
 def write(output: Output, value: Any, pt_format: str = "zip", *, keep_device: bool = False) -> Written:
     """Write one value as a `.pt`.
+
+    Args:
+        output: the output file.
+        value: builtins with tensors in them.
+        pt_format: see `writer`.
+        keep_device: whether tensors keep the device that they name; otherwise all are on the CPU.
 
     Raises:
         UnsupportedError: something in it is neither a builtin nor a tensor.

@@ -262,9 +262,10 @@ class ScriptModule:
 
     @property
     def state_dict(self) -> OrderedDict[str, Any]:
-        """Return parameters and buffers, as `state_dict()` does: detached; then carried attributes and constants.
+        """Parameters and buffers, as `state_dict()` has them: detached; then the tensors of attributes and constants.
 
-        That of the C++ API has the attributes of each module among its parameters and buffers.
+        Those of attributes are in `carried`, those of constants in `inlined`. The C++ API has the attributes of each
+        module among its parameters and buffers.
         """
         state: OrderedDict[str, Any] = OrderedDict()
         for name, value, in_state in self.entries:
@@ -275,7 +276,7 @@ class ScriptModule:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Return all other entries."""
+        """By name the entries that are neither parameters nor buffers."""
         return {name: value for name, value, in_state in self.entries if not in_state}
 
     def inline(self, value: Any, name: str) -> None:
@@ -349,7 +350,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _add_under_free_names(target: OrderedDict[str, Any], tensors: Iterable[tuple[str, Any]]) -> None:
-    """Add tensors by name; a name that is taken is numbered: `name~2`, `name~3`."""
+    """Add tensors to a dict by name; a name that is taken is numbered: `name~2`, `name~3`."""
     last_numbers: dict[str, int] = {}
     """The last number of each name, so that many equal names take linear time."""
     for name, tensor in tensors:
@@ -437,7 +438,12 @@ def read_modules(archive: PtArchive, is_cpp_api: bool) -> ScriptModule:
 
 
 def _content(module: PythonObject, code: _Code) -> Inside:
-    """Return what is inside a module of TorchScript: parameters, buffers, then other attributes; and its submodules."""
+    """Return what is inside a module of TorchScript: parameters, buffers, then other attributes; and its submodules.
+
+    Args:
+        module: the module.
+        code: the source of its class says which tensors are parameters and buffers. Without it all are buffers.
+    """
     cls = code.find(module.path)
     parameter_names = frozenset(cls.parameters) if cls else frozenset()
     parameters: list[Entry] = []
@@ -469,7 +475,12 @@ def _is_module(value: Any, code: _Code) -> bool:
 
 
 def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
-    """Return whether a tensor that is no parameter is a buffer: until 1.3, every tensor attribute."""
+    """Return whether a tensor that is no parameter is a buffer: until 1.3, every tensor attribute.
+
+    Args:
+        name: of the tensor in its module.
+        cls: the class of the module; `None` if its source is not in the archive.
+    """
     if cls is None:
         return True
     if cls.buffers is None:
@@ -495,7 +506,7 @@ _QUANTIZED_TYPES = {"uint8": "quint8", "int8": "qint8", "int32": "qint32"}
 
 
 def read_json_archive(archive: PtArchive) -> ScriptModule:
-    """Read the modules of an archive of PyTorch 1.0 to 1.2.
+    """Read the modules of an archive of PyTorch 1.0 to 1.2: of its `model.json`, and the members that this names.
 
     Raises:
         FormatError: it is damaged.
@@ -559,6 +570,11 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
 def _json_tensor(archive: PtArchive, context: PickleContext, entry: Fields) -> Any:
     """Return a tensor that `model.json` describes; its elements are in a member of the archive.
 
+    Args:
+        archive: the archive.
+        context: has the storages of the members; receives that of this tensor.
+        entry: the description: a `TensorDef` of `caffe2/proto/torch.proto`, as JSON.
+
     Raises:
         UnsupportedError: it is of an unknown type.
         CorruptError: the description is damaged, or the tensor does not lie in its storage.
@@ -591,7 +607,15 @@ def _integer(fields: Fields, name: str) -> int:
 
 
 def _whole(value: Any, fields: Fields) -> int:
-    """Return an integer, which JSON of protocol buffers has as a number or as text."""
+    """Return an integer, which JSON of protocol buffers has as a number or as text.
+
+    Args:
+        value: the number or text.
+        fields: of which it is one, for the error.
+
+    Raises:
+        CorruptError: it is no integer.
+    """
     try:
         if isinstance(value, (str, int)):
             return int(value)
@@ -659,7 +683,11 @@ def _unpacked(value: PythonObject) -> Any:
 
 
 def _scalar(value: float) -> Tensor:
-    """Return a number as `torch.tensor` does."""
+    """Return a number of a quantized module as `torch.tensor` makes a tensor of it: of float32, or of int64.
+
+    Raises:
+        CorruptError: it is out of range.
+    """
     if isinstance(value, float):
         element = ELEMENT_TYPES["float32"]
         form = "<f"

@@ -252,7 +252,11 @@ def _note_left_out_object(archive: PtArchive, name: str, description: str) -> No
 
 
 def _old_parts(archive: PtArchive) -> Iterator[Entry]:
-    """Yield the tensors of an archive of 2.1 to 2.6."""
+    """Yield the tensors of an archive of 2.1 to 2.6: the weights, then the constants.
+
+    Raises:
+        CorruptError: there is no member with weights.
+    """
     for part, in_state in (("serialized_state_dict", True), ("serialized_constants", False)):
         # An empty member is as good as none.
         members = [member for member in (f"{part}.pt", f"{part}.json") if archive.read_member(member)]
@@ -360,6 +364,11 @@ def _effects_of_member(archive: ZipArchive, name: str, limits: Limits) -> list[t
     """Return what the program in one member does besides computing with tensors: pairs as `effects` yields them.
 
     What a member is, is judged by its name. Empty for members that only hold data.
+
+    Args:
+        archive: the archive.
+        name: of the member, with its root folder.
+        limits: resource limits.
 
     Raises:
         FormatError: the member is damaged.

@@ -211,6 +211,9 @@ class ScriptWriter(PtWriter):
     def _modules_of_names(self, value: Any) -> _Module:
         """Return the root of the modules for nested dictionaries of tensors, whose names may have dots.
 
+        Args:
+            value: the outermost dictionary: each one inside it, and each dot in a name, becomes a submodule.
+
         Raises:
             UnsupportedError: a value is neither a tensor nor a dictionary.
             ModelError: a name is empty, or names both a tensor and a module.
@@ -268,6 +271,7 @@ class ScriptWriter(PtWriter):
         """
         if name in module.modules or name in module.values:
             raise ModelError("two values have one name", path=path)
+        # Buffers are also those of PyTorch's own names, such as `running_mean`, of whatever type.
         is_buffer = name in _BUFFER_NAMES or not tensor.element.name.startswith(("float", "bfloat", "complex"))
         if is_buffer:
             module.buffers.append(name)
@@ -277,6 +281,9 @@ class ScriptWriter(PtWriter):
 
     def _modules_of_optimizer(self, value: Mapping[str, Any]) -> _Module:
         """Return the root of the modules for the state dict of an optimizer, see the head of this file.
+
+        Args:
+            value: `state`, by the number of each parameter, and `param_groups`; see `_is_optimizer`.
 
         Raises:
             UnsupportedError: C++ has no such optimizer, or cannot hold part of the state.
@@ -329,14 +336,25 @@ class ScriptWriter(PtWriter):
         return converted
 
     def _add_size(self, module: _Module, name: str, count: int) -> None:
-        """Add a tensor with a size, as C++ writes it: a parameter."""
+        """Add the size of a list, as C++ writes it: a parameter that is a tensor of one integer.
+
+        Args:
+            module: receives it.
+            name: of the parameter, `params/size`.
+            count: the size.
+        """
         storage = Storage(INT64, 1, span_of_bytes(count.to_bytes(8, "little"), INT64.itemsize))
         tensor = Tensor(INT64, storage, (), (), is_scalar=True)
         module.values[name] = (self._shared_tensor(tensor, requires_grad=False), _TENSOR)
         module.parameters.append(name)
 
     def _shared_tensor(self, tensor: Tensor, requires_grad: bool) -> Tensor:
-        """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one."""
+        """Return the one tensor of a view, without Python state: PyTorch shares only what the pickle names as one.
+
+        Args:
+            tensor: of the value; others that are the same view become the same tensor.
+            requires_grad: whether the one that is written requires a gradient.
+        """
         # Of the extras only whether it is conjugated or negated when it is read stays; all else is Python's.
         bits = bits_of(tensor)
         view = (id(tensor.storage), tensor.element.name, tensor.size, tensor.stride, tensor.offset)
@@ -353,7 +371,16 @@ class ScriptWriter(PtWriter):
         return module
 
     def _submodule(self, module: _Module, name: str, path: str) -> _Module:
-        """Return the submodule of a name, which is created if there is none."""
+        """Return the submodule of a name, which is created if there is none.
+
+        Args:
+            module: the module around it.
+            name: in that module.
+            path: in the value, for the error.
+
+        Raises:
+            ModelError: a tensor has the name.
+        """
         if name in module.values:
             raise ModelError("names both a tensor and a module", path=path, found=name)
         if name not in module.modules:
@@ -361,6 +388,7 @@ class ScriptWriter(PtWriter):
         return module.modules[name]
 
     def _members(self) -> list[tuple[str, bytes]]:
+        """Return the members beside pickle and storages, with their bytes: the classes' source, and no constants."""
         members = []
         for module in self._modules:
             members.append((f"code/{module.python_module.replace('.', '/')}.py", module.source().encode()))

@@ -61,6 +61,7 @@ class StorageTable:
     def __init__(self, locate: Locate | None = None, *, one_class_per_key: bool = False) -> None:
         self.roots: dict[Hashable, Storage] = {}
         self._locate = locate
+        """Finds the bytes of a key; `None` where they follow the pickle, and are set as `data` of the roots later."""
         self._one_class_per_key = one_class_per_key
         self._first_classes: dict[Hashable, ElementType | None] = {}
         """The element type with which the pickle named each key first; `None` for an untyped storage."""
@@ -91,7 +92,7 @@ class StorageTable:
         return self.retype(self.roots[key], element)
 
     def untyped(self, key: Hashable, nbytes: int, device: str) -> UntypedStorage:
-        """Return the storage of a key without an element type: that of its tensor applies.
+        """Return the storage of a key without an element type: it has that of the first tensor on it, see `typed`.
 
         Args:
             key: of the storage.
@@ -161,7 +162,11 @@ class StorageTable:
         return self.part(storage, start, part_count)
 
     def retype(self, storage: Storage, element: ElementType) -> Storage:
-        """Return the same memory viewed as elements of another type."""
+        """Return the same memory viewed as elements of another type: the storage itself if it has this type.
+
+        Raises:
+            UnsupportedError: its bytes are not a whole number of such elements.
+        """
         if storage.element is element:
             return storage
         if storage.nbytes % element.itemsize:
@@ -213,10 +218,12 @@ class StorageTable:
     def _within(base: Storage, element: ElementType, offset: int) -> Span:
         """Return the bytes of a storage from an offset in bytes on, as elements of a type.
 
+        If the elements of the storage are computed on demand, they are computed now, and replaced by their bytes.
+
         Raises:
             UnsupportedError: the bytes are swapped, and elements of another size would be swapped otherwise.
         """
-        if not isinstance(base.data, Span):  # elements computed on demand have no bytes: they are computed now
+        if not isinstance(base.data, Span):  # elements computed on demand
             base.data = span_of_bytes(b"".join(base.chunks()), base.element.itemsize)
         if base.data.order != "little" and element.itemsize != base.element.itemsize:
             raise UnsupportedError(

@@ -77,6 +77,11 @@ def is_legacy(source: ByteSource, start: int, limits: Limits) -> bool:
     """Return whether a file begins with the magic number, judging by its first opcodes.
 
     PyTorch checks the value of the first pickle, whatever opcodes wrote it, and so does `read_stream`.
+
+    Args:
+        source: the bytes.
+        start: offset of the file in them.
+        limits: resource limits.
     """
     if source.read(start, len(_MAGIC_BYTES)) == _MAGIC_BYTES:
         return True
@@ -153,7 +158,15 @@ def _read_after_magic(pickles: Unpickler, context: PickleContext, start: int) ->
 
 
 def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
-    """Return the value of a persistent id: a storage; or a class, of ("module", class, file, source code)."""
+    """Return the value of a persistent id: a storage, or a class that comes with its source.
+
+    Args:
+        table: has the storages; receives one that is new.
+        saved_id: that of a storage, see `StorageTable.storage_of_id`; or ("module", class, file, source code).
+
+    Raises:
+        CorruptError: it is neither.
+    """
     if isinstance(saved_id, tuple) and saved_id and text(saved_id[0]) == "module":
         _module, *others = saved_id
         cls = others[0] if others else None
@@ -165,6 +178,10 @@ def _storage_or_class(table: StorageTable, saved_id: Any) -> Any:
 
 def _locate_storages(pickles: Unpickler, table: StorageTable) -> None:
     """Locate the elements of each storage, in the order of the pickled list of their keys.
+
+    Args:
+        pickles: positioned before the list, after which the elements follow.
+        table: has the storages that the value names; their `data` is set.
 
     Raises:
         CorruptError: the list lacks a storage, or has one that no tensor names.
@@ -232,6 +249,10 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
 
     What PyTorch never writes is refused where the archive may be one of PyTorch: readers disagree about such names and
     sizes.
+
+    Args:
+        source: the archive.
+        limits: bound the number of members.
 
     Raises:
         FormatError: it is damaged, or ends early.
@@ -322,6 +343,10 @@ def _tar_entries(source: ByteSource) -> Iterator[_TarEntry]:
 def _extended_header(source: ByteSource, entry: _TarEntry) -> bytes:
     """Return the content of an extended header, which says more about the entry after it.
 
+    Args:
+        source: the archive.
+        entry: the extended header, an entry of its own.
+
     Raises:
         LimitError: it is larger than any that is needed.
     """
@@ -336,7 +361,11 @@ def _extended_header(source: ByteSource, entry: _TarEntry) -> bytes:
 
 
 def _name_and_size(start: int, header: bytes) -> tuple[str, int]:
-    """Return the name and the size of a member from its header, which starts at an offset of the file.
+    """Return the name of a member, and its size in bytes, from its header.
+
+    Args:
+        start: offset of the header in the file, for errors.
+        header: its bytes.
 
     Raises:
         CorruptError: the checksum does not match, or there is no size.
@@ -554,6 +583,7 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
         )
 
     def pickles_of(name: str) -> Unpickler:
+        """Return a reader of the pickles in a member."""
         member_start, size = members[name]
         return Unpickler(source, member_start, member_start + size, context, name)
 

@@ -195,7 +195,7 @@ class FolderArchive(ZipArchive):
     source: FolderSource
 
     def _directory(self) -> dict[str, Member]:
-        """Return the files as stored members, in a root folder as PyTorch writes it."""
+        """Return by name the files of the folder, as stored members of an archive, in a root folder as PyTorch's."""
         members: dict[str, Member] = {}
         for file, start in zip(self.source.files, self.source.starts):
             name = f"{ROOT_FOLDER}/{file.name}"
@@ -212,7 +212,8 @@ class FolderArchive(ZipArchive):
         return members
 
     def _start(self, member: Member) -> int:
-        return member.header  # files have none: their bytes begin there
+        """Return the offset of a file's first byte in the source. Files have no local header before it."""
+        return member.header
 
     def crc_of(self, name: str) -> int:
         """Return the CRC-32 of a file's bytes, computed now, where an archive has it in its directory."""

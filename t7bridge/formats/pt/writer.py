@@ -68,6 +68,7 @@ def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
         return lambda _: device_for_all
 
     def place(device: str) -> str:
+        """Return the device that is written where the file names one."""
         replacement = replacement_of(device)
         if replacement is not None:
             return _device_name(replacement)
@@ -148,7 +149,7 @@ class ValueWriter:
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._keys = StorageKeys(device_mapper(map_location=None, keep_device=keep_device) if place is None else place)
-        self._pickle = self._dumps(None)  # of a file whose value was never given: `write` replaces it
+        self._pickle = self._dumps(None)  # of a file whose value is never given; `write` replaces it
         self._allow_foreign = allow_foreign
         self.tensors = 0
         self.left_out_names: dict[str, list[Any]] = {}
@@ -186,6 +187,7 @@ class ValueWriter:
         return self._keys.storages
 
     def _dumps(self, value: Any) -> bytes:
+        """Return the pickle of a value of PyTorch's own, such as a head, without its names being noted."""
         return PickleWriter(self._keys.key_and_device, is_legacy=self._is_legacy).dumps(value)
 
 
@@ -233,6 +235,7 @@ class PtWriter(ValueWriter):
         return []
 
     def _add(self, name: str, content: Content, size: int | None = None) -> None:
+        """Write a member below the root folder; see `ZipWriter.add`."""
         self._zip.add(f"{layout.ROOT_FOLDER}/{name}", content, size)
 
 

@@ -168,7 +168,7 @@ class ZipArchive:
             self._compare_crc(member, self._computed_crc(member, source, offset))
 
     def _computed_crc(self, member: Member, source: ByteSource, offset: int) -> int:
-        """Return the CRC-32 of a member's bytes, from a source and their offset in it."""
+        """Return the CRC-32 of a member's bytes, which are in a source from an offset on; see `span`."""
         crc = 0
         end = offset + member.size
         for position in range(offset, end, _CHUNK_BYTES):
@@ -211,7 +211,15 @@ class ZipArchive:
         return {"file": self.source.name, "offset": member.header, "path": member.name}
 
     def _compare_crc(self, member: Member, crc: int) -> None:
-        """Compare the CRC-32 of a member's bytes with the directory's."""
+        """Compare the CRC-32 of a member's bytes with the directory's, which may be 0: then it is not known.
+
+        Args:
+            member: as the directory describes it.
+            crc: of its bytes.
+
+        Raises:
+            CorruptError: they differ.
+        """
         # PyTorch writes 0 where `torch.serialization.set_crc32_options(False)` was called.
         if member.crc and crc != member.crc:
             raise self._fault(
@@ -411,6 +419,9 @@ class ZipArchive:
     def _start(self, member: Member) -> int:
         """Return the offset of a member's bytes. The local header, which has it, must agree with the directory.
 
+        Args:
+            member: as the directory describes it.
+
         Raises:
             CorruptError: it does not, or the bytes overlap what follows.
             TruncatedError: the file ends inside the header.
@@ -512,7 +523,12 @@ def _without_case(name: str) -> bytes:
 
 
 def _has_earlier_end_record(tail: bytes, place: int) -> bool:
-    """Return whether another end record precedes that at a place, with the rest of the file as its comment."""
+    """Return whether another end record precedes one, with the rest of the file as its comment.
+
+    Args:
+        tail: the last bytes of the file.
+        place: of the one, in the tail.
+    """
     earlier_place = tail.rfind(_END, 0, place)
     while earlier_place >= 0:
         if _end_of_comment(tail, earlier_place) == len(tail):
@@ -624,6 +640,7 @@ class ZipWriter:
         self._output.write(encoded_name + extra + head)
 
         def when_copied(content_crc: int) -> None:
+            """Complete the member by the CRC-32 of its content, without the bytes in front of it."""
             member.settle(combine(crc32(head), content_crc, member.size - len(head)) if head else content_crc)
 
         # It calls `when_copied` at once, or, for bytes that are copied in the background, in `settle`.
@@ -646,7 +663,11 @@ class ZipWriter:
         self._incomplete.clear()
 
     def finish(self, comment: bytes = b"") -> None:
-        """Write the directory, and a comment of at most 65 535 bytes."""
+        """Write the directory and its end, after completing all members.
+
+        Args:
+            comment: the last bytes of the archive, at most 65 535.
+        """
         self.settle()
         start = self._output.position - self._start
         for member in self.members:

@@ -65,8 +65,12 @@ class BinaryInput(Window):
         super()._jump(offset)
         self._next_window = _SMALL_WINDOW
 
-    def _need(self, length: int, what: str) -> None:
-        """Make `length` bytes at the position available in the window.
+    def _fill_window(self, length: int, what: str) -> None:
+        """Make `length` bytes at the position available in the window, which may be moved and so begin elsewhere.
+
+        Args:
+            length: number of bytes.
+            what: describes them in the error.
 
         Raises:
             TruncatedError: the file ends early.
@@ -86,7 +90,7 @@ class BinaryInput(Window):
     def read_int(self, what: str = "an integer") -> int:
         """Read a 4-byte integer."""
         if len(self._window) - self._at < 4:
-            self._need(4, what)
+            self._fill_window(4, what)
         value: int = self._int_at(self._window, self._at)[0]
         self._at += 4
         return value
@@ -98,7 +102,7 @@ class BinaryInput(Window):
     def read_longs(self, count: int, what: str) -> tuple[int, ...]:
         """Read C longs."""
         length = count * self.layout.long_size
-        self._need(length, what)
+        self._fill_window(length, what)
         values: tuple[int, ...] = struct.unpack_from(f"{self._sign}{count}{self._long}", self._window, self._at)
         self._at += length
         return values
@@ -116,8 +120,14 @@ class BinaryInput(Window):
         return int(self._read_one("h", 2, what))
 
     def _read_one(self, code: str, length: int, what: str) -> Any:
-        """Read one number of a code of `struct`, of `length` bytes."""
-        self._need(length, what)
+        """Read one number.
+
+        Args:
+            code: its type, a code of `struct`.
+            length: of such a number, in bytes.
+            what: describes it in errors.
+        """
+        self._fill_window(length, what)
         value = struct.unpack_from(self._sign + code, self._window, self._at)[0]
         self._at += length
         return value
@@ -125,15 +135,20 @@ class BinaryInput(Window):
     def read_raw(self, length: int, what: str) -> bytes:
         """Read raw bytes.
 
+        Args:
+            length: number of bytes.
+            what: describes them in errors.
+
         Raises:
             CorruptError: the length is negative.
             TruncatedError: the file ends early.
             LimitError: they are more than a string may have.
         """
-        self.require(length, 1, what)
+        # The length is compared with the file, then with the limit, before any byte is loaded into the window.
+        self.require(length, 1, what)  # items of one byte
         if length > self.longest_string:  # a call less for nearly all strings
             self.check_length(length, what)
-        self._need(length, what)
+        self._fill_window(length, what)
         data = self._window[self._at : self._at + length]
         self._at += length
         return data
@@ -147,7 +162,7 @@ class BinaryInput(Window):
         """
         if at is not None:
             self._at = at
-        self._need(min(room, self.remaining), "an entry")
+        self._fill_window(min(room, self.remaining), "an entry")
         return self._window, self._at
 
     def move_to(self, at: int) -> None:
@@ -155,7 +170,16 @@ class BinaryInput(Window):
         self._at = at
 
     def read_elements(self, element: ElementType, count: int) -> Span:
-        """Skip a storage's elements and return their location."""
+        """Pass over a storage's elements and return where they are.
+
+        Args:
+            element: their type, which says how many bytes each has; 64-bit integers have those of a C long.
+            count: how many.
+
+        Raises:
+            CorruptError: the count is negative.
+            TruncatedError: the file has fewer.
+        """
         # Elements of LongStorage are C longs.
         width = self.layout.long_size if element is INT64 else element.itemsize
         self.require(count, width, f"elements of type {element.name}")
@@ -164,10 +188,15 @@ class BinaryInput(Window):
         return span
 
     def read_scalars(self, keys: list[Any], values: list[Any], count: int) -> None:
-        """Read entries of a table as long as keys and values are scalars: see `Window.read_scalars`.
+        """Read entries of a table as long as keys and values are scalars.
 
         Scalars that the window holds as a whole are read here, in one loop. One at the end of the window, or one that
         is invalid, is left to `_read_scalar`, which reads on in the file and raises errors.
+
+        Args:
+            keys: those read so far; receives more. There may be one key more than values: then a value is next.
+            values: those read so far; receives more.
+            count: number of values at which the table ends. Reading stops before the tag of an object.
         """
         two_at, double_at = self._two_at, self._double_at
         add_key, add_value = keys.append, values.append
@@ -223,9 +252,9 @@ class BinaryInput(Window):
         """
         self._at -= 4
         if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
-            self._need(8, "a table entry")
+            self._fill_window(8, "a table entry")
         if tag == tags.NUMBER:
-            self._need(_SCALAR_BYTES, "a number")
+            self._fill_window(_SCALAR_BYTES, "a number")
         self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
@@ -255,7 +284,7 @@ class BinaryInput(Window):
             return False
         self._at = at
         wanted = min(count - len(values), self.remaining // _ENTRY_BYTES, self._run)
-        self._need(wanted * _ENTRY_BYTES, "a table entry")
+        self._fill_window(wanted * _ENTRY_BYTES, "a table entry")
         entries = memoryview(self._window)[self._at : self._at + wanted * _ENTRY_BYTES]
         new_keys, new_values = number_entries(entries, self._sign)
         keys += new_keys
@@ -284,8 +313,9 @@ class BinaryWriter:
         self.output = output
         self.layout = layout
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
-        self._long = "q" if layout.long_size == 8 else "i"
+        self._long = "q" if layout.long_size == 8 else "i"  # a code of `struct`
         self._pack_int = struct.Struct(sign + "i").pack
+        # A tag and a number; a tag and a boolean, or the length of a string.
         self._pack_number = struct.Struct(sign + "id").pack
         self._pack_two = struct.Struct(sign + "ii").pack
 
@@ -391,7 +421,12 @@ def number_entries(data: memoryview, sign: str) -> tuple[array[float], array[flo
 
 
 def _number_entries_one_by_one(data: memoryview, sign: str) -> tuple[array[float], array[float]]:
-    """Do the same as `number_entries` without numpy."""
+    """Decode the leading entries of a table whose keys and values are numbers, as `number_entries`, without numpy.
+
+    Args:
+        data: whole entries of 24 bytes each: tag, double, tag, double.
+        sign: byte order, `<` or `>`.
+    """
     keys, values = array("d"), array("d")
     for key_tag, key, value_tag, value in struct.iter_unpack(f"{sign}idid", data):
         if key_tag != tags.NUMBER or value_tag != tags.NUMBER or math.isnan(key):

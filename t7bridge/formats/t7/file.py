@@ -102,11 +102,12 @@ class _Values:
     def __init__(self, reader: T7Reader, first: Value) -> None:
         self.reader = reader
         self.roots: list[Value] = []
+        # Of each of them the offset after it, and its encoding as arguments of `T7Reader`.
         self.ends: list[int] = []
         self.encodings: list[dict[str, Any]] = []
         self._object_count = 0
         """Number of objects in these values."""
-        self.reason = ""
+        self.reason = ""  # why reading stopped; see `read_rest`
         self._add(first)
 
     @classmethod
@@ -166,6 +167,10 @@ class _Values:
 def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T7File:
     """Read all values of a `.t7` file, up to its end or to bytes that are not a value.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: the first value cannot be read.
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
@@ -187,6 +192,12 @@ def _read_again(
     """Return the values of a binary file, read again with the byte order and the size of longs of the last one.
 
     A value without numbers is the same in every layout, so that the reader may find the layout only at a later value.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        values: those read before, in different encodings.
+        last_encoding: byte order and size of longs of the last one, as arguments of `T7Reader`.
 
     Raises:
         CorruptError: the earlier values are others with it.
@@ -286,6 +297,10 @@ def _in_words(value: Value) -> str:
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Open a `.t7` file; of a file object whose position is not 0, only the value there is read.
 
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+
     Raises:
         FormatError: it is empty, or in another format.
     """
@@ -312,6 +327,11 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:
     """Write one Lua value as a `.t7`.
+
+    Args:
+        output: the output file.
+        value: see `T7Writer.write_object`.
+        layout: how it is encoded; by default that of `T7Layout()`.
 
     Raises:
         UnsupportedError: something in it is not a Lua value.

@@ -153,7 +153,16 @@ def possible_layouts(
 
 
 def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
-    """Raise an error for an empty file, or one with the signature of another format."""
+    """Raise an error for an empty file, or one with the signature of another format.
+
+    Args:
+        source: the file, for errors.
+        head: its first bytes.
+
+    Raises:
+        TruncatedError: it is empty.
+        UnknownFormatError: it has such a signature.
+    """
     if not head:
         raise TruncatedError("is empty", file=source.name)
     signature = identify(head)

@@ -78,7 +78,7 @@ class T7Reader:
     ) -> None:
         self._source, self._start = ByteSource.open(source)
         self._limits = limits
-        self._has_external_elements = payloads is not None
+        self._has_external_elements = payloads is not None  # the elements of storages are not in the stream
         self.vintage_objects = 0
         """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
@@ -208,7 +208,10 @@ class T7Reader:
             return self._read_with_possible_layouts()
 
     def _read_first_value(self) -> Value:
-        """Read in today's form; a file that it does not explain to the end may be of 2010 or 2011."""
+        """Read the first value in today's form; if this fails or bytes follow, also in the forms of 2010 and 2011.
+
+        Then `read_again` decides between the two.
+        """
         start = self.position
         layouts = list(self._layouts)  # reading may narrow them
         value = None
@@ -301,7 +304,14 @@ class T7Reader:
         return True
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
-        """Return the result of `read` when the file is read again under a layout; on failure restore the reader."""
+        """Return the result of `read` when the file is read again under a layout.
+
+        The reader then stays with that layout. On failure it is as before, and the error is raised.
+
+        Args:
+            layout: the layout.
+            read: reads with this reader, which is at the start of the file again and knows no objects.
+        """
         reader_before = self._object_reader
         layouts_before = self._layouts
         self._object_reader = ObjectReader(self, self._source, self._start, layout, self._limits)
@@ -397,7 +407,13 @@ class ObjectReader:
         """The objects being read, the outermost first. It stays as it is at an error, whose path it is."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
-        """Return a reader that knows the same objects and resumes at a position under another layout."""
+        """Return a reader that knows the same objects and resumes at a position under another layout.
+
+        Args:
+            owner: as of the class.
+            position: of the first byte to read.
+            layout: the other layout.
+        """
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._external_storages)
         other.objects = list(self.objects)
         other._unnumbered_functions = self._unnumbered_functions
@@ -431,7 +447,10 @@ class ObjectReader:
             raise
 
     def _read_tree(self) -> Value:
-        """Read a value with an explicit stack: any nesting depth is possible."""
+        """Read a value with everything inside it, with an explicit stack: any nesting depth is possible.
+
+        The stack is `_path` with `counts`. At an error the path stays as it is, for the message.
+        """
         path = self._path
         if not self.payload_depth:  # a value in a payload is inside those being read
             path.clear()
@@ -464,7 +483,11 @@ class ObjectReader:
     def _open(self, tag: int) -> tuple[Value, int]:
         """Read the start of an object whose tag was read; return it, and the number of values inside it.
 
-        Keys are not counted: of a table and a tds.Hash it is the number of entries.
+        Keys are not counted: of a table and a tds.Hash it is the number of entries. A reference to an object that was
+        read before is complete, so that the number is 0.
+
+        Args:
+            tag: the type tag, which was read.
         """
         stream = self.stream
         if tag not in tags.OBJECTS:
@@ -511,6 +534,11 @@ class ObjectReader:
     def _checked_reference(self, obj: Any, number: int, tag: int) -> Any:
         """Return an object read before, to which a tag and its number refer.
 
+        Args:
+            obj: the object of this number.
+            number: for the error.
+            tag: the type tag before the number.
+
         Raises:
             CorruptError: the tag is not that of the object.
         """
@@ -537,7 +565,11 @@ class ObjectReader:
         """Keep an object under its number. Lua Torch counts from 1 on.
 
         Some writers count from 0, so that the number is one less than here; some count the functions that have no
-        number, so that it is larger by as many at most.
+        number, so that it is larger by as many at most. The first other number than expected sets `numbers`.
+
+        Args:
+            number: of the object, as the file has it.
+            value: the object.
 
         Raises:
             CorruptError: the number is another: a reference to an object that was never written.
@@ -567,8 +599,11 @@ class ObjectReader:
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        Keys are not counted, as in `_open`. A storage, and an object whose class has a layout of its own, is read as a
-        whole: then no values are left, 0.
+        Keys are not counted: of a tds.Hash it is the number of entries. A storage, and an object whose class has a
+        layout of its own, is read as a whole: then no values are left, 0.
+
+        Args:
+            number: of the object in the file, under which it is kept for later references.
         """
         stream = self.stream
         text = stream.read_raw(stream.read_int("the length of a version"), "a version")
@@ -635,6 +670,14 @@ class ObjectReader:
     def _external_data(external_storages: Iterator[Storage], element: Any, count: int) -> Any:
         """Return the elements of the next storage of a stream that was written without them.
 
+        Args:
+            external_storages: gives them, in the order of the stream.
+            element: the element type that the stream says.
+            count: number of elements that the stream says.
+
+        Returns:
+            What is the `data` of a `Storage`.
+
         Raises:
             CorruptError: there is none, or it has another type or size.
         """
@@ -652,9 +695,12 @@ class ObjectReader:
     def _fill(self, value: Value, count: int) -> int | None:
         """Read the content of an object up to the next object inside it.
 
+        It is called again after `_put` has put that object into this one, until it returns `None`.
+
         Args:
-            value: the object.
-            count: the number of values inside it; 0 if they are complete.
+            value: the object, with what was read of it so far.
+            count: of a table or a tds collection the number of its entries or elements; of other objects 1, for the one
+                value inside them, and 0 once `_put` has set that. 0 also of what is complete, such as a storage.
 
         Returns:
             The tag of the next object inside it, which was read already; `None` if the content is complete.
@@ -683,15 +729,16 @@ class ObjectReader:
         return self.stream.read_int("a type tag")
 
     def _put(self, value: Value, count: int, item: Value) -> int:
-        """Put an object into the one that it is inside of.
+        """Put an object into the one that it is inside of, whose content `_fill` has read up to it.
 
         Args:
-            value: the outer object.
+            value: the outer object. A table may have a key without a value: then the item is that value, else a key.
             count: the number of values inside that.
             item: the inner object, which is complete.
 
         Returns:
-            The number of values inside the outer object, for `_fill`; 0 if this was the last.
+            The count with which `_fill` reads the outer object on: the same for a table or a tds collection; for others
+            0, as the item is the one value inside them.
         """
         if isinstance(value, (Table, TdsHash)):
             self._put_entry(value if isinstance(value, Table) else value.content, count, item)
@@ -708,7 +755,15 @@ class ObjectReader:
         return 0  # the one value inside is complete
 
     def _put_entry(self, table: Table, count: int, item: Value) -> None:
-        """Add an object to a table, as a key or a value; read the entries after it too, if they are alike."""
+        """Add an object to a table: as the value of the last key if that has none, else as a key.
+
+        After a value, the entries that follow are read too, as far as they are alike; see `Alike`.
+
+        Args:
+            table: receives the object.
+            count: number of entries that the table will have.
+            item: the object, which is complete.
+        """
         keys = table.raw_keys
         values = table.raw_values
         if len(keys) == len(values):
@@ -764,6 +819,10 @@ class ObjectReader:
     def _set_storage(tensor: Tensor, storage: Value) -> None:
         """Set the storage of a tensor whose sizes, strides and offset were read.
 
+        Args:
+            tensor: the tensor.
+            storage: what was read in its place; `None` if it has none.
+
         Raises:
             CorruptError: it is another object, or the tensor is not a view of it.
         """
@@ -794,7 +853,15 @@ class ObjectReader:
         )
 
     def _read_payload(self, obj: TorchObject, payload: Payload) -> None:
-        """Read the content of an object by the layout of its class, which may read values with the same reader."""
+        """Read the content of an object by the layout of its class, which may read values with the same reader.
+
+        Args:
+            obj: receives the content, in its fields or as its payload.
+            payload: how its class is read.
+
+        Raises:
+            LimitError: such objects are nested too deep.
+        """
         if self.payload_depth >= self._limits.payload_depth:
             raise self._limits.exceeded("payload_depth", "objects with payloads of their own are nested too deep")
         owner = self._owner()
@@ -884,6 +951,7 @@ def unregister_class(name: str) -> None:
 
 
 def _read_header_and_fields(reader: Any, obj: TorchObject) -> None:
+    """Read a value that becomes the payload, then the table of fields: a `read` of `Payload`."""
     obj.payload = reader.read_object()
     fields = reader.read_object()
     if not isinstance(fields, Table):
@@ -892,12 +960,18 @@ def _read_header_and_fields(reader: Any, obj: TorchObject) -> None:
 
 
 def _write_header_and_fields(writer: Any, obj: TorchObject) -> None:
+    """Write what `_read_header_and_fields` reads."""
     writer.write_object(obj.payload)
     writer.write_object(obj.fields)
 
 
 def _without_fields(read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> Payload:
-    """Return the layout of objects without fields, from what reads and writes their payload."""
+    """Return the layout of objects without fields.
+
+    Args:
+        read: returns their payload from a `T7Reader`.
+        write: writes a payload to a `T7Writer`.
+    """
 
     def read_payload(reader: Any, obj: TorchObject) -> None:
         obj.fields = None

@@ -147,7 +147,11 @@ class _ClassLayout:
     items: tuple[_Item, ...]
 
     def read(self, reader: Any, obj: TorchObject) -> None:
-        """Fill an object from the reader.
+        """Fill an object from the reader: a `read` of `Payload`.
+
+        Args:
+            reader: a `T7Reader`, positioned after the class name; its `vintage_objects` counts the object.
+            obj: receives the fields.
 
         Raises:
             CorruptError: the values are not those of the class in this release.
@@ -214,7 +218,11 @@ class _ClassLayout:
         )
 
     def write(self, writer: Any, obj: TorchObject) -> None:
-        """Write an object: the table of all fields, if the release has it, then the values.
+        """Write an object: the table of all fields, if the release has it, then the values: a `write` of `Payload`.
+
+        Args:
+            writer: a `T7Writer`, which has written the class name.
+            obj: the object.
 
         Raises:
             WriteError: the release cannot hold a field, or the object lacks one or has another value for it.
@@ -230,6 +238,11 @@ class _ClassLayout:
 
     def _require_room(self, fields: Table, class_name: str, release: str) -> None:
         """Check that the release writes each field of an object, of a class for which it writes no table of them.
+
+        Args:
+            fields: of the object.
+            class_name: of the object, for the error.
+            release: one of `VINTAGES`, for the error.
 
         Raises:
             WriteError: there is another field, which would be lost.
@@ -267,7 +280,15 @@ class _ClassLayout:
 
 
 def _layout_of_class(release: str, name: str) -> _ClassLayout:
-    """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own."""
+    """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own.
+
+    A row of `RELEASES` is `PARENT > VALUES`, or the values alone for a class below `nn.Module`; what values are, see
+    `_items_of_row`. The word `fields` in their place is the table of all fields.
+
+    Args:
+        release: one of `VINTAGES`.
+        name: of the class; one without a row in the release writes what `nn.Module` writes.
+    """
     rows = RELEASES[release]
     texts: list[str] = []
     """The values of each class, as the table has them, from the outermost parent on."""
@@ -410,7 +431,11 @@ def _read_root(reader: Any) -> Value:
 
 
 def _read_headless(reader: Any) -> Value:
-    """Read a network without its class."""
+    """Read a network without its class: the fields that it has in the release, one after another.
+
+    Raises:
+        CorruptError: they are not those of a network.
+    """
     network = TorchObject(_HEADLESS_CLASS)
     _layout_of_class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
     modules = network.get("modules")
@@ -432,7 +457,7 @@ def can_be_headless(value: Value) -> bool:
 
 
 def write_headless(writer: Any, value: TorchObject) -> None:
-    """Write the output of `network:write(file)`: the fields without the class."""
+    """Write what Lua's `network:write(file)` wrote: the fields of a network without its class."""
     _layout_of_class(writer.layout.vintage, _HEADLESS_CLASS).write(writer, value)
 
 

@@ -46,6 +46,7 @@ class Alike:
         self._objects = objects
         self._most_objects = most_objects
         self._has_external_elements = has_external_elements
+        """Whether storages are without their elements in the stream: then tensors are not read here."""
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
         self._entry = struct.Struct(self._sign + _ENTRY)
         """An entry up to the content of its object."""
@@ -86,7 +87,14 @@ class Alike:
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum.
 
-        The next entry is at `at` in the window, which begins at `base` in the file.
+        The next entry is at `at` in the window, which begins at `base` in the file. The stream is left before the first
+        entry that was not read.
+
+        Args:
+            form: of the objects.
+            keys: receives the keys.
+            values: receives the objects.
+            most: maximum number of entries.
         """
         stream = self._stream
         objects = self._objects
@@ -160,9 +168,13 @@ class Record:
 
     @classmethod
     def like(cls, table: Table, sign: str) -> Record | None:
-        """Return the form of tables like one, in a byte order `<` or `>`; `None` if it holds other values.
+        """Return the form of tables like one; `None` if it is empty, has many entries, or holds other values.
 
         What is the same in all such tables, keys and tags, becomes bytes that are compared at once.
+
+        Args:
+            table: the one, which was read.
+            sign: byte order, `<` or `>`.
         """
         count = len(table.raw_values)
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
@@ -275,14 +287,32 @@ class View:
 
     @classmethod
     def like(cls, tensor: Tensor, stream: BinaryInput, sign: str) -> View | None:
-        """Return the form of tensors like one; `None` for one without a version or a storage, and in old layouts."""
+        """Return the form of tensors like one; `None` for one without a version or a storage, and in old layouts.
+
+        Args:
+            tensor: the one, which was read.
+            stream: the input.
+            sign: byte order, `<` or `>`.
+        """
         storage = tensor.storage
         if storage is None or tensor.version is None or storage.version is None or stream.layout.vintage:
             return None
         return cls(tensor, storage, stream, sign)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
-        """Return one tensor with its storage, and the end of its elements; arguments and `None` as of `Record.make`."""
+        """Return one tensor with its storage, and the end of its elements.
+
+        `None` if it is not alike, or not completely in the window.
+
+        Args:
+            window: bytes of the file.
+            at: offset in the window of the first byte after the number of the tensor.
+            number: of the tensor among the objects of the file.
+            base: offset of the window in the file.
+
+        Returns:
+            A tuple of the new objects, here two, and the offset in the window after the elements.
+        """
         begin = at + self._row.size
         if begin > len(window):
             return None

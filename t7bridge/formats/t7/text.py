@@ -158,8 +158,19 @@ class TextInput(Window):
     read_float = read_double
 
     def read_raw(self, length: int, what: str) -> bytes:
-        """Return bytes as they are, and pass over the line feed behind them."""
-        self.require(length, 1, what)
+        """Return bytes as they are, and pass over the line feed behind them.
+
+        Args:
+            length: number of bytes.
+            what: describes them in errors.
+
+        Raises:
+            CorruptError: the length is negative, or the lines of the file end with CR and LF.
+            TruncatedError: the file ends early.
+            LimitError: they are more than a string may have.
+        """
+        # The length is compared with the file, then with the limit, before any byte is loaded into the window.
+        self.require(length, least_bytes=1, what=what)
         self.check_length(length, what)
         if not length:  # Lua Torch writes no line feed then
             return b""
@@ -177,7 +188,15 @@ class TextInput(Window):
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
         """Pass over a storage's elements and return where they are.
 
-        Elements of one byte are raw bytes, others numbers on a line.
+        Elements of one byte are raw bytes, others numbers on a line. The first floats that show it decide `rounded`.
+
+        Args:
+            element: their type.
+            count: how many.
+
+        Raises:
+            CorruptError: the count is negative, or there are other words than numbers.
+            TruncatedError: the file has fewer.
         """
         if element.itemsize == 1:
             self.require(count, 1, f"elements of type {element.name}")
@@ -237,6 +256,10 @@ class TextInput(Window):
 
     def _pass_numbers(self, count: int, what: str) -> bool:
         """Move behind `count` numbers, looking only at where words end and which bytes there are.
+
+        Args:
+            count: how many.
+            what: describes them in errors.
 
         Returns:
             Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.
@@ -374,7 +397,7 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        """Write elements as numbers with one space between."""
+        """Write a storage's elements as numbers with one space between, and count the NaNs that lose bits by it."""
         decimals = decimal_text()
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         is_first = True

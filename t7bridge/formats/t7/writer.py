@@ -97,7 +97,9 @@ class T7Writer:
         self.layout = T7Layout() if layout is None else layout
         self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
+        """Whether an object that occurs again is a reference, by its number, and not written again."""
         self._external_storages = payloads
+        """Receives the storages whose elements are not written; `None` if they are."""
         self._numbers: dict[Value, int] = {}
         """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}
@@ -256,7 +258,11 @@ class T7Writer:
         return False
 
     def _write_number(self, value: float) -> None:
-        """Write a number, which must be a double exactly."""
+        """Write a number, which must be a double exactly.
+
+        Raises:
+            WriteError: it is an integer that no double is.
+        """
         try:
             number = float(value)
         except OverflowError:
@@ -334,6 +340,10 @@ class T7Writer:
     def _open_torch(self, value: Value, name: str) -> bool:
         """Write version, class name and start of an object; return whether values inside it are still to be written.
 
+        Args:
+            value: a tensor, a storage, a tds collection or a `TorchObject`, whose number was written.
+            name: of its class.
+
         Raises:
             WriteError: no class of Lua Torch has such a name.
         """
@@ -360,6 +370,10 @@ class T7Writer:
     def _write_class(self, name: str, version: int | None) -> None:
         """Write the version of an object's class, if there is one, and the name.
 
+        Args:
+            name: of the class.
+            version: of the class; `None` as in files that predate versions.
+
         Raises:
             WriteError: no class of Lua Torch has such a name, and `T7Reader` refuses it.
         """
@@ -378,6 +392,10 @@ class T7Writer:
 
     def _write_payload(self, value: TorchObject, payload: Payload) -> None:
         """Write what an object of a class with a layout of its own has after its class name.
+
+        Args:
+            value: the object.
+            payload: how its class is written; it may write values with this writer.
 
         Raises:
             WriteError: such objects are nested too deep.

@@ -205,11 +205,11 @@ class Origin:
     ) -> None:
         self.source = source
         self.limits = limits
-        self.forbid = forbid
-        self.read_nested = read_nested
-        self.is_judged = is_judged
-        self.unsafe_names: dict[str, bool] = {}
-        self.refused_uses: dict[str, None] = {}
+        self.forbid = forbid  # names that run code; otherwise they are collected, too
+        self.read_nested = read_nested  # a file inside this one
+        self.is_judged = is_judged  # by the rules of PyTorch's safe loader
+        self.unsafe_names: dict[str, bool] = {}  # by path: whether it runs code
+        self.refused_uses: dict[str, None] = {}  # a set that keeps the order
         self.notes: list[Note] = []
 
     def note_unsafe_name(self, module: str, name: str) -> bool:
@@ -286,6 +286,10 @@ class PickleContext:
     def find_global(self, module: str, name: str) -> Any:
         """Return the value of a global: one of PyTorch's constants, or a `PythonGlobal`, one object for each name.
 
+        Args:
+            module: as the pickle has it, also by a name of Python 2.
+            name: in the module.
+
         Raises:
             ForbiddenGlobalError: it runs code or reaches the system, and such names are forbidden.
         """
@@ -345,6 +349,10 @@ class PickleContext:
 
     def set_state(self, value: Any, state: Any) -> Any:
         """Return a value after BUILD has set its state: most are changed in place, some replaced.
+
+        Args:
+            value: of the pickle, where it may be anything.
+            state: the argument of BUILD: `STATES` has for some types what it means; an inert object keeps it.
 
         Raises:
             CorruptError: it has a state already, or cannot have one.

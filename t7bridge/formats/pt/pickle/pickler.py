@@ -159,7 +159,10 @@ class PickleWriter:
             self._write_reduced(value)
 
     def _write_reduced(self, value: Any) -> None:
-        """Write a value by its form: a call that builds it, a name, or plain data."""
+        """Write a value by its form, see `form_of`: a call that builds it, a name, or plain data.
+
+        Of a call the parts are put on the stack, to be written next; its end follows them.
+        """
         # What a form added is no value of the file: names in it are noted for the value that has the form.
         is_added_part = any(value is part for part in self._added_parts)
         if not is_added_part:

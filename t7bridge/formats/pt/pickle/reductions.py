@@ -324,7 +324,16 @@ def _filled(context: PickleContext, target: Any, source: Any) -> Any:
 
 
 def _set_attributes(context: PickleContext, value: OrderedDict[Any, Any], state: Any) -> Any:
-    """Set the attributes of an `OrderedDict`: `_metadata` of a state dict. No attribute may shadow one of the class."""
+    """Set the attributes of an `OrderedDict`, such as `_metadata` of a state dict, and return it.
+
+    Args:
+        context: is charged for the attributes.
+        value: receives them.
+        state: the attributes by name; `None` if there are none.
+
+    Raises:
+        CorruptError: the state is something else, or an attribute would shadow one of the class.
+    """
     if state is None:  # which CPython's BUILD ignores
         return value
     if not isinstance(state, dict):
@@ -338,7 +347,13 @@ def _set_attributes(context: PickleContext, value: OrderedDict[Any, Any], state:
 
 
 def _charged_copy(context: PickleContext, convert: Callable[[Any], Any], items: Any = ()) -> Any:
-    """Return what a type or function makes of some items, and charge the copy: a file could ask for it endlessly."""
+    """Return what a type or function makes of some items, and charge the copy: a file could ask for it endlessly.
+
+    Args:
+        context: is charged.
+        convert: the type or function.
+        items: its only argument.
+    """
     context.work.spend(len(items))
     if convert in (set, frozenset):
         context.work.check_elements(items)
@@ -346,7 +361,18 @@ def _charged_copy(context: PickleContext, convert: Callable[[Any], Any], items: 
 
 
 def _encode(context: PickleContext, text: Any, encoding: str = "utf-8") -> Any:
-    """Return a text as bytes: protocol 2, which has no opcode for bytes, writes a call with their text in Latin-1."""
+    """Return a text as bytes: protocol 2, which has no opcode for bytes, writes a call with their text in Latin-1.
+
+    `NotImplemented` if it is no text.
+
+    Args:
+        context: is charged for the bytes.
+        text: the text.
+        encoding: by any of its names.
+
+    Raises:
+        UnsupportedError: it is an encoding that no pickler uses.
+    """
     name = normalize_encoding(encoding).lower()
     codec = aliases.get(name, name)
     # Before the text is looked at, as in CPython, which would import a codec by its name.
@@ -358,7 +384,7 @@ def _encode(context: PickleContext, text: Any, encoding: str = "utf-8") -> Any:
 
 
 def _bytearray(context: PickleContext, data: Any = b"", *encoding: str) -> Any:
-    """Return a bytearray of bytes, or of a text and its encoding."""
+    """Return a bytearray of bytes, or of a text and its encoding; `NotImplemented` for anything else."""
     if not isinstance(data, (bytes, bytearray)) or encoding:
         data = _encode(context, data, *encoding)
     if data is NotImplemented:  # neither bytes nor a text
@@ -392,6 +418,7 @@ _ANY_NUMBER = 1 << 30
 
 @register_call("copyreg.__newobj__", object, max_args=_ANY_NUMBER)
 def _newobj(context: PickleContext, cls: Any, *args: Any) -> Any:
+    """Return an object of a class, as the opcode NEWOBJ does; `NotImplemented` for a function of `copyreg`."""
     # A call of `copyreg` by itself only leads to the next, which a file could repeat endlessly.
     if is_copyreg(cls):
         return NotImplemented
@@ -400,6 +427,7 @@ def _newobj(context: PickleContext, cls: Any, *args: Any) -> Any:
 
 @register_call("copyreg.__newobj_ex__", object, object, object)
 def _newobj_ex(context: PickleContext, cls: Any, args: Any, kwargs: Any) -> Any:
+    """Return an object of a class, as the opcode NEWOBJ_EX does; `NotImplemented` for a function of `copyreg`."""
     if is_copyreg(cls):  # as in `_newobj`
         return NotImplemented
     return context.value_of_call(cls, args, "newobj_ex", kwargs)
@@ -411,7 +439,12 @@ STATES[OrderedDict] = _set_attributes
 
 
 def _of_object(value: PythonObject, naming: Naming) -> Form:
-    """Return the call of an object as it was read, or a dict if its class is not written."""
+    """Return the call of an object as it was read; if its class is not written, a dict: see `plain_data`.
+
+    Args:
+        value: the object.
+        naming: says whether its class is written, and notes it if not.
+    """
     if not naming.may_write(value):
         return plain_data(value)
     constructor = value.constructor
@@ -425,11 +458,13 @@ def _of_object(value: PythonObject, naming: Naming) -> Form:
 
 
 def _of_frozenset(value: frozenset[Any], naming: Naming) -> Reduction:
+    """Return the call for a frozenset; for a set if its name is not written, as the safe loader refuses it."""
     name = "builtins.frozenset" if naming.may_write_foreign("builtins.frozenset") else "builtins.set"
     return call_of(name, naming.elements(value))
 
 
 def _of_defaultdict(value: DefaultDict, naming: Naming) -> Form:
+    """Return the call for a defaultdict; a dict if its name is not written, as the safe loader refuses it."""
     if not naming.may_write_foreign("collections.defaultdict"):
         return dict(value)
     has_factory = value.factory is not None and naming.may_write(value.factory)
@@ -479,7 +514,7 @@ _MOST_DEVICES = 128
 
 
 def _layout(context: PickleContext, name: str) -> Any:
-    """Return a layout by its name, `torch.strided`."""
+    """Return a layout by its name, `torch.strided`; `NotImplemented` if there is none of this name."""
     constant = CONSTANTS.get(name.removeprefix("torch."))
     if constant is None or constant.kind != "layout":
         return NotImplemented
@@ -487,14 +522,20 @@ def _layout(context: PickleContext, name: str) -> Any:
 
 
 def _size(context: PickleContext, extents: Any = ()) -> Any:
-    """Return a `torch.Size`, of integers of 64 bits."""
+    """Return a `torch.Size`; `NotImplemented` if an extent is not an integer of 64 bits."""
     if not all(type(extent) is int and abs(extent) < 1 << 63 for extent in extents):
         return NotImplemented
     return _charged_copy(context, TorchSize, extents)
 
 
 def _device(context: PickleContext, text: str, *index: int | None) -> Any:
-    """Return a device from its name, `cuda:0`, or from its type and an index; `NotImplemented` if PyTorch has none."""
+    """Return a device; `NotImplemented` if PyTorch has none.
+
+    Args:
+        context: of the pickle; not needed here.
+        text: its name, `cuda:0`; or its type, `cuda`.
+        *index: nothing or one item: the index where the text is a type; `None` for the present device.
+    """
     match = _DEVICE.match(text)
     if match is None:
         return NotImplemented
@@ -556,7 +597,12 @@ _BY_CODE = -1
 
 
 def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
-    """Return the call for an element type, `numpy.dtype(code, align, copy)`, and its state; its code without numpy."""
+    """Return the call for an element type, `numpy.dtype(code, align, copy)`, and its state.
+
+    Args:
+        value: the element type; one that was read has the state of the file, which is written as it is.
+        naming: says whether names of numpy are written; if not, its code is returned.
+    """
     if not naming.may_write_foreign("numpy.dtype"):
         return value.code
     state = value.state
@@ -571,7 +617,16 @@ def _of_dtype(value: NumpyDtype, naming: Naming) -> Form:
 
 
 def _set_dtype_state(context: PickleContext, value: NumpyDtype, state: Any) -> NumpyDtype:
-    """Set the byte order of an element type, and keep its state for writing: its parts are described at `_ORDER`."""
+    """Set the byte order of an element type, keep its state for writing, and return it.
+
+    Args:
+        context: of the pickle; not needed here.
+        value: the element type.
+        state: a tuple, whose parts are described at `_ORDER`.
+
+    Raises:
+        CorruptError: no element type of this kind has such a state.
+    """
     state = _numpy_state(state)
     order = _item(state, _ORDER)
     if isinstance(order, bytes):  # a `str` of Python 2
@@ -653,7 +708,13 @@ def _are_inside(inner_dtypes: list[tuple[Any, Any]], size: Any) -> bool:
 
 
 def _has_fitting_flags(dtype: NumpyDtype, inner_dtypes: list[tuple[Any, Any]], flags: Any) -> bool:
-    """Return whether flags mark elements as references where they are, and nowhere else."""
+    """Return whether flags mark elements as references where they are, and nowhere else.
+
+    Args:
+        dtype: the type of the elements.
+        inner_dtypes: those of its fields and subarray; see `_inner_dtypes`.
+        flags: of its state; `None` in an older one, which is right.
+    """
     if flags is None:  # an older state, which has none
         return True
     if type(flags) is not int:
@@ -702,7 +763,13 @@ def _plain_array(array: NumpyArray, naming: Naming) -> Form:
 
 
 def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
-    """Return the call for a scalar of numpy; without numpy, Python's number or text, or a dict."""
+    """Return the call for a scalar of numpy.
+
+    Args:
+        value: the scalar.
+        naming: says whether names of numpy are written; if not, the number or text of Python is returned, or a dict for
+            dates and records.
+    """
     if naming.may_write_foreign("numpy.core.multiarray.scalar"):
         return call_of("numpy.core.multiarray.scalar", value.dtype, value.data)
     texts = text_items(value.array)
@@ -718,7 +785,12 @@ def _of_scalar(value: NumpyScalar, naming: Naming) -> Form:
 
 
 def _of_array(value: NumpyArray, naming: Naming) -> Form:
-    """Return the call for an array, as numpy pickles it: an empty one of bytes, whose state has all that it is."""
+    """Return the call for an array, as numpy pickles it: an empty one of bytes, whose state has all that it is.
+
+    Args:
+        value: the array.
+        naming: says whether names of numpy are written; if not, the form is that of `_plain_array`.
+    """
     if not naming.may_write_foreign("numpy.core.multiarray._reconstruct"):
         return _plain_array(value, naming)
     module, _, name = value.cls.rpartition(".")
@@ -736,7 +808,12 @@ _ARRAY_VERSION = 1
 
 
 def _set_array_state(context: PickleContext, value: NumpyArray, state: Any) -> NumpyArray:
-    """Set shape, element type, order and elements of an array.
+    """Set shape, element type, order and elements of an array, and return it.
+
+    Args:
+        context: of the pickle; not needed here.
+        value: the array.
+        state: a tuple, whose parts are described at `_ARRAY_VERSION`.
 
     Raises:
         UnsupportedError: its element type is of a class that is not known here, such as that of records.
@@ -821,6 +898,7 @@ register_call("numpy.core.multiarray._reconstruct", PythonGlobal, object, object
 
 @register_call("numpy.core.numeric._frombuffer", (bytes, bytearray), NumpyDtype, object, object)
 def _from_buffer(context: PickleContext, data: bytes | bytearray, dtype: NumpyDtype, shape: Any, order: Any) -> Any:
+    """Return an array with these bytes as elements; the order is `C` (row by row) or `F` (column by column)."""
     empty = NumpyArray(dtype, shape=(0,), fortran=order == "F", data=b"")
     return _set_elements(empty, shape, bytes(data))
 

@@ -261,6 +261,10 @@ class _SafeLoader:
     def _result_of(self, function: Any, args: Any) -> Any:
         """Return the stand-in for what a call returns.
 
+        Args:
+            function: the stand-in of the callable.
+            args: that of the arguments, a tuple of stand-ins in every pickle that Python wrote.
+
         Raises:
             _Refusal: the loader does not call the function.
         """
@@ -303,7 +307,11 @@ class _SafeLoader:
         self._push(_RESULTS.get(cls.path, _OTHER_TYPE))
 
     def _build(self) -> None:
-        """BUILD: set the state of the value below it, which stays on the stack."""
+        """BUILD: set the state on top of the stack on the value below it, which stays there.
+
+        Raises:
+            _Refusal: the loader sets no such state on such a value.
+        """
         state = self._stack.pop()
         value = self._stack[-1]
         if value is _REFUSED or state is _REFUSED:  # noted before
@@ -385,7 +393,11 @@ class _SafeLoader:
         self._push(self._memo[self._data.number(form)])
 
     def _persistent(self) -> None:
-        """BINPERSID: the id of a storage becomes the storage."""
+        """BINPERSID: the id of a storage on top of the stack becomes the stand-in for the storage.
+
+        Raises:
+            _Refusal: the loader does not take such an id.
+        """
         saved_id = self._stack.pop()
         if type(saved_id) is not tuple or not saved_id or saved_id[0] != "storage":
             raise _Refusal("a persistent id that does not name a storage")

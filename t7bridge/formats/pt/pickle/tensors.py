@@ -157,7 +157,19 @@ def _tensor_v3(
     dtype: Any,
     *metadata: Any,
 ) -> Tensor:
-    """Return a tensor on an untyped storage, whose element type is the dtype; the rest is as in `_tensor_v2`."""
+    """Return a tensor on an untyped storage.
+
+    Args:
+        context: resolves the storage, and notes what the safe loader refuses.
+        storage: the storage, without an element type.
+        offset: of the first element, 0-based, in elements.
+        size: the extents.
+        stride: in elements.
+        requires_grad: whether it requires a gradient.
+        hooks: its backward hooks; empty if there are none.
+        dtype: the element type, `torch.float32`.
+        *metadata: nothing, or one dict: see `_set_marks`.
+    """
     element = _element(dtype)
     if requires_grad is not False:  # PyTorch marks it before it sets its elements, and cannot set them then
         context.note_refused_use("a tensor of _rebuild_tensor_v3 that requires a gradient")
@@ -175,6 +187,13 @@ def _parameter(context: PickleContext, data: Any, requires_grad: Any, hooks: Any
     """Return a parameter of a tensor; the tensor itself may be in the value too, and stays as it is.
 
     Of a sparse parameter hooks and state are dropped: `SparseTensor` has no place for them.
+
+    Args:
+        context: notes what the safe loader refuses.
+        data: the tensor.
+        requires_grad: whether the parameter requires a gradient.
+        hooks: the parameter's backward hooks; empty if there are none.
+        state: its Python attributes; see `_is_settable`.
     """
     if isinstance(data, SparseTensor):
         needs_gradient = _requires_grad(context, data.values.element, requires_grad)
@@ -201,7 +220,11 @@ def _is_settable(state: Any) -> bool:
 
 
 def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
-    """Set the Python attributes of a tensor, and return it. The state of another package's class may be anything.
+    """Set the Python attributes of a tensor, and return it.
+
+    Args:
+        tensor: is changed, if there are any.
+        state: the attributes, see `_is_settable`; of a class of another package anything, which is kept as it is.
 
     Raises:
         CorruptError: PyTorch could not set them.
@@ -221,7 +244,17 @@ def _set_python_state(tensor: Tensor, state: Any) -> Tensor:
     NumpyArray, object, object, object,
 )  # fmt: skip
 def _from_numpy(context: PickleContext, array: NumpyArray, dtype: Any, device: Any, requires_grad: Any) -> Any:
-    """Return a tensor of a device without storages of its own (XLA), saved as a numpy array."""
+    """Return a tensor of a device without storages of its own (XLA), saved as a numpy array.
+
+    `NotImplemented` if no tensor has the elements of such an array.
+
+    Args:
+        context: notes what the safe loader refuses.
+        array: the elements.
+        dtype: the element type of the tensor, to which they are converted.
+        device: its device; `cpu` if it is none.
+        requires_grad: whether it requires a gradient.
+    """
     tensor = tensor_of_array(array, _element(dtype), _device_name(device))
     if tensor is None:
         return NotImplemented
@@ -230,7 +263,17 @@ def _from_numpy(context: PickleContext, array: NumpyArray, dtype: Any, device: A
 
 @register_call("torch._utils._rebuild_device_tensor_from_cpu_tensor", Tensor, object, object, object)
 def _from_cpu(context: PickleContext, tensor: Tensor, dtype: Any, device: Any, requires_grad: Any) -> Any:
-    """Return a tensor of another device, saved as one of the CPU."""
+    """Return a tensor of another device, saved as one of the CPU.
+
+    `NotImplemented` if the element type is another than that of the saved one.
+
+    Args:
+        context: notes what the safe loader refuses.
+        tensor: the saved one, which stays as it is.
+        dtype: the element type of the tensor.
+        device: its device; `cpu` if it is none.
+        requires_grad: whether it requires a gradient.
+    """
     if _element(dtype) is not tensor.element:  # PyTorch would convert it
         return NotImplemented
     needs_gradient = _requires_grad(context, tensor.element, requires_grad)
@@ -294,6 +337,16 @@ def _quantized(
     """Return a quantized tensor; `NotImplemented` for a scheme that PyTorch does not have.
 
     A scheme is its name, then the scale and zero point of the tensor, or those of its channels and their dimension.
+
+    Args:
+        context: resolves the storage, and notes what the safe loader refuses.
+        storage: with the integers of the elements.
+        offset: of the first element, 0-based, in elements.
+        size: the extents.
+        stride: in elements.
+        scheme: how the integers stand for numbers.
+        grad: whether it requires a gradient.
+        hooks: its backward hooks; empty if there are none.
 
     Raises:
         CorruptError: the tensor does not lie in its storage, or the channels do not fit it.
@@ -360,7 +413,17 @@ def _sparse(context: PickleContext, layout: TorchConstant, parts: tuple[Any, ...
 
 
 def _sparse_by_coordinates(indices: Any, values: Any, size: Any, is_coalesced: Any = None) -> SparseTensor:
-    """Return a sparse tensor of the layout `sparse_coo`; older releases do not say whether it is coalesced."""
+    """Return a sparse tensor of the layout `sparse_coo`.
+
+    Args:
+        indices: of shape (sparse dimensions, elements).
+        values: of shape (elements, …), where the others are dense dimensions.
+        size: of the whole tensor.
+        is_coalesced: whether indices are sorted and none occurs twice; `None` of older releases, which do not say it.
+
+    Raises:
+        CorruptError: the parts do not fit one another.
+    """
     _check_sparse_parts(values, indices)
     _check_coordinates(indices, values, size)
     return SparseTensor(
@@ -376,7 +439,15 @@ def _sparse_by_coordinates(indices: Any, values: Any, size: Any, is_coalesced: A
 def _sparse_by_compressed_indices(
     layout: str, compressed_indices: Any, plain_indices: Any, values: Any, size: Any
 ) -> SparseTensor:
-    """Return a sparse tensor of a layout with compressed rows or columns. Its indices are not checked here."""
+    """Return a sparse tensor of a layout with compressed rows or columns. That its indices fit is not checked.
+
+    Args:
+        layout: one of `_COMPRESSED_LAYOUTS`.
+        compressed_indices: where each row, or column, begins among the values.
+        plain_indices: of each value its place in the row, or column.
+        values: the values.
+        size: of the whole tensor.
+    """
     _check_sparse_parts(values, compressed_indices, plain_indices)
     return SparseTensor(layout, compressed_indices, plain_indices, values, TorchSize(_integers(size, "sizes")))
 
@@ -467,6 +538,7 @@ _register_classes()
 # A `Parameter` of 0.1: the class is called with the tensor.
 @register_call(_PARAMETER, Tensor, object, min_args=1)
 def _parameter_of_class(context: PickleContext, data: Tensor, requires_grad: Any = True) -> Tensor:
+    """Return a parameter of a tensor, which itself stays as it is."""
     needs_gradient = _requires_grad(context, data.element, requires_grad)
     return evolve(data, is_parameter=True, requires_grad=needs_gradient)
 
@@ -519,12 +591,16 @@ register_call("torch.jit._pickle.restore_type_tag", object, object)(lambda conte
 
 @register_call("torch.jit._pickle.build_tensor_from_id", int)
 def _tensor_from_id(context: PickleContext, number: int) -> Any:
+    """Return a tensor of `model.json` by its number; `NotImplemented` if there is none."""
     return context.tensors[number] if 0 <= number < len(context.tensors) else NotImplemented
 
 
 @register_call("torch.storage._load_from_bytes", (bytes, bytearray))
 def _load_from_bytes(context: PickleContext, data: bytes | bytearray) -> Any:
-    """Return a storage that was pickled as an embedded file: by anything but `torch.save`."""
+    """Return a storage that was pickled as an embedded file: by anything but `torch.save`.
+
+    `NotImplemented` if the file has another value, or files inside others are not read.
+    """
     context.work.spend(len(data))
     origin = context.origin
     value = origin.read_nested(origin, ByteSource.from_bytes(bytes(data), origin.source.name))
@@ -538,7 +614,8 @@ def _load_from_bytes(context: PickleContext, data: bytes | bytearray) -> Any:
 def _nested(context: PickleContext, buffer: Tensor, sizes: Tensor, strides: Tensor, offsets: Tensor) -> Any:
     """Keep a valid nested tensor as an object: its buffer, and for each inner tensor sizes, strides and an offset.
 
-    An invalid one becomes the same object, but is noted as a call that the safe loader may refuse.
+    `NotImplemented` for an invalid one: it becomes the same object, and is noted as a call that the safe loader may
+    refuse (see `PickleContext.value_of_call`).
     """
     has_ranks = len(buffer.shape) == 1 and len(sizes.shape) == 2
     fits = sizes.shape == strides.shape and offsets.shape == sizes.shape[:1]
@@ -550,7 +627,15 @@ def _nested(context: PickleContext, buffer: Tensor, sizes: Tensor, strides: Tens
 
 @register_call("torch._utils._rebuild_meta_tensor_no_storage", TorchConstant, tuple, tuple, bool)
 def _meta(context: PickleContext, dtype: TorchConstant, size: Any, stride: Any, requires_grad: bool) -> Any:
-    """Keep a valid tensor without elements, of the device `meta`, as an object; others as in `_nested`."""
+    """Keep a valid tensor without elements, of the device `meta`, as an object; `NotImplemented` for an invalid one.
+
+    Args:
+        context: of the pickle; not needed here.
+        dtype: the element type, `torch.float32`.
+        size: the extents.
+        stride: in elements.
+        requires_grad: whether it requires a gradient.
+    """
     element = _element(dtype)
     sizes = _integers(size, "sizes")
     strides = _integers(stride, "strides")
@@ -640,7 +725,12 @@ def _hooks(extras: TensorExtras | None) -> Any:
 
 
 def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
-    """Return the call for a tensor, which may be a parameter, of a subclass, or have attributes of Python."""
+    """Return the call for a tensor, which may be a parameter, of a subclass, or have attributes of Python.
+
+    Args:
+        tensor: the tensor.
+        naming: says whether its subclass is written, and notes it if not.
+    """
     extras = tensor.extras
     if extras is not None and extras.subclass is not None and not naming.may_write(extras.subclass):
         # The class is not written, and what it does with its state is not known: a plain tensor keeps attributes only.
@@ -663,7 +753,14 @@ def _of_tensor(tensor: Tensor, naming: Naming) -> Reduction:
 
 
 def _of_parameter(data: Any, requires_grad: bool, hooks: Any, state: Any = UNSET) -> Reduction:
-    """Return the call for a parameter of a tensor."""
+    """Return the call for a parameter.
+
+    Args:
+        data: the tensor inside it, which is no parameter.
+        requires_grad: whether the parameter requires a gradient.
+        hooks: see `_hooks`.
+        state: its Python attributes; `UNSET` if there are none.
+    """
     if state is UNSET:
         return call_of("torch._utils._rebuild_parameter", data, requires_grad, hooks)
     return call_of("torch._utils._rebuild_parameter_with_state", data, requires_grad, hooks, state)
@@ -693,7 +790,10 @@ def _of_quantized(value: QuantizedTensor, _: Naming) -> Reduction:
 
 
 def _of_sparse(value: SparseTensor, _: Naming) -> Reduction:
-    """Return the call for a sparse tensor, by coordinates or by compressed rows or columns."""
+    """Return the call for a sparse tensor, by coordinates or by compressed rows or columns.
+
+    Of a parameter it is a call with a plain sparse tensor, which is written as any other value.
+    """
     if value.is_parameter:
         data = evolve(value, is_parameter=False, requires_grad=False)
         return _of_parameter(data, value.requires_grad, _hooks(extras=None))

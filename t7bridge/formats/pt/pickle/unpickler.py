@@ -125,6 +125,10 @@ class Unpickler:
     def read_bytes(self, count: int, what: str) -> bytes:
         """Return the bytes after the last pickle, and resume behind them.
 
+        Args:
+            count: number of bytes.
+            what: the part of the file that they are, for the error.
+
         Raises:
             TruncatedError: fewer bytes follow.
         """
@@ -454,7 +458,15 @@ class Unpickler:
         return target
 
     def _set_items(self, target: Any, items: Sequence[Any]) -> Any:
-        """Set keys, each followed by its value, of a dict or an object, and return it."""
+        """Set keys of a dict or an object, and return it.
+
+        Args:
+            target: of the pickle, where it may be anything. An inert object keeps the pairs for its class.
+            items: keys and values in turn.
+
+        Raises:
+            CorruptError: the target is neither, or the last key has no value.
+        """
         if len(items) % 2:
             raise CorruptError("the pickle has a key without a value")
         if isinstance(target, PythonObject):
@@ -508,7 +520,12 @@ class Unpickler:
     # its argument, and returns the position of the next opcode
 
     def _pop(self, op: int, pos: int) -> int:
-        """Drop the topmost value, or everything since the mark: POP right after a mark drops the mark."""
+        """Drop the topmost value, or everything since the mark: POP right after a mark drops the mark.
+
+        Args:
+            op: POP or POP_MARK.
+            pos: position of the next opcode, which is returned, as neither has an argument.
+        """
         is_mark_on_top = self._marks[-1:] == [len(self._stack)]
         if op == opcodes.POP_MARK[0] or is_mark_on_top:
             self._pop_mark()
@@ -517,7 +534,15 @@ class Unpickler:
         return pos
 
     def _global(self, op: int, pos: int) -> int:
-        """Read the module and name of a global: two lines. INST calls it with the values since the mark."""
+        """Read the module and name of a global, two lines, and push it, or what INST calls it for.
+
+        Args:
+            op: GLOBAL; or INST, which calls it with the values since the mark.
+            pos: position of the first line.
+
+        Returns:
+            The position of the next opcode.
+        """
         module, pos = self._line(pos)
         name, pos = self._line(pos)
         value = self._context.find_global(module.decode(), name.decode())
@@ -532,7 +557,19 @@ class Unpickler:
         return pos + 1
 
     def _frame(self, op: int, pos: int) -> int:
-        """Read the length of a frame, in bytes after it, which no operation may cross."""
+        """Read the length of a frame, in bytes after it, whose end no operation may cross.
+
+        Args:
+            op: FRAME.
+            pos: position of the length.
+
+        Returns:
+            The position of the next opcode, the first of the frame.
+
+        Raises:
+            CorruptError: the frame is not between others.
+            TruncatedError: the pickle has fewer bytes.
+        """
         length = _unpack_u8(self._buffer, pos)[0]
         pos += 8
         frame_end = self._base + pos + length
@@ -554,7 +591,18 @@ class Unpickler:
         return self._buffer[pos + width : pos + width + count], pos + width + count
 
     def _string(self, op: int, pos: int) -> int:
-        """Read an opcode with a length and that many bytes."""
+        """Push the value of an opcode with a length and that many bytes: an integer, bytes or a text, by `_STRINGS`.
+
+        Args:
+            op: the opcode.
+            pos: position of the length.
+
+        Returns:
+            The position of the next opcode.
+
+        Raises:
+            LimitError: they are too many.
+        """
         convert, width = _STRINGS[op]
         if width == 1:
             count = self._buffer[pos]
@@ -572,7 +620,15 @@ class Unpickler:
         return pos
 
     def _text(self, op: int, pos: int) -> int:
-        """Read an opcode whose argument is a line of text."""
+        """Carry out an opcode whose argument is a line of text: a value, a persistent id, or a number of the memo.
+
+        Args:
+            op: the opcode.
+            pos: position of the line.
+
+        Returns:
+            The position of the next opcode.
+        """
         line, pos = self._line(pos)
         code = bytes((op,))
         if code == opcodes.UNICODE:
