@@ -183,7 +183,17 @@ class _SetLimit(argparse.Action):
     """Change one of the resource limits: `objects=100`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
-        """Set `limits`, or print the names of the limits with their defaults."""
+        """Set one of `limits`; for the text `help`, print their names with their defaults and exit.
+
+        Args:
+            parser: not needed; argparse passes it.
+            namespace: the arguments so far, of which `limits` is replaced.
+            text: what follows the option: `objects=100`.
+            option: not needed, likewise.
+
+        Raises:
+            argparse.ArgumentError: there is no such limit, or no whole number after it.
+        """
         names = Limits._fields
         if text == "help":
             width = max(map(len, names))

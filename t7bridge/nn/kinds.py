@@ -191,7 +191,15 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
-        """Return the first elements; nothing in the place of further ones than a list of known length has."""
+        """Return the first elements of a list: as many as asked for, also if it has fewer.
+
+        Args:
+            value: the list.
+            count: how many.
+
+        Returns:
+            `NOTHING` in the place of each element that a list of known length lacks.
+        """
         if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
@@ -204,7 +212,7 @@ class Kinds(walk.Domain[Kind]):
         return elements
 
     def length(self, value: Kind, dim: int | None = None) -> int | None:
-        """Return the number of elements, or of slices."""
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known."""
         if dim is None:
             return None if value.items is None else len(value.items)
         if value.shape is None:
@@ -270,6 +278,12 @@ class Kinds(walk.Domain[Kind]):
 
         Of an input that may be nothing, the output may be too, if the module accepts nothing; if it does not, Lua would
         have failed, and the input was there.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input.
+            node: not needed.
         """
         module = spec.children[child]
         if not value.is_optional:

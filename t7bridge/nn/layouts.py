@@ -44,7 +44,15 @@ class LayoutStep(Protocol):
     """One layout change."""
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """Convert a tensor to PyTorch's layout. Raises ModelError if the fields do not allow it."""
+        """Convert a tensor to PyTorch's layout: a view of the same storage where that is possible.
+
+        Args:
+            tensor: Lua's, after the steps before this one.
+            fields: of the Lua object.
+
+        Raises:
+            ModelError: the tensor, or the fields, do not allow it.
+        """
         ...
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
@@ -106,6 +114,10 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
     """Return the same elements in another shape: a view where possible, else a copy.
 
+    Args:
+        tensor: of any strides.
+        size: the shape, of as many elements.
+
     Raises:
         ModelError: the number of elements differs.
     """
@@ -139,7 +151,10 @@ def nested(value: Any) -> Any:
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
-    """Return a tensor with the elements of an array, in new memory, and the element type, device and flags of another.
+    """Return a tensor with the elements of an array, and the element type, device and flags of another tensor.
+
+    It has a storage of its own, whose memory is that of the array if this is contiguous. An array without dimensions
+    becomes a tensor of one dimension, as Lua has no other.
 
     Args:
         tensor: the other one.
@@ -643,7 +658,7 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
         rows_of_piece = row_count
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        """Return the elements of the view in some pieces."""
+        """Return the elements of the view in some pieces, which follow one another in `flat`."""
         rows = len(flat) // piece_length * rows_of_piece
         strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
         strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)

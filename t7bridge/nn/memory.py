@@ -154,6 +154,12 @@ class Aliases(Domain[Alias]):
     def call(self, spec: ModuleSpec, child: str, value: Alias, node: int | None = None) -> Alias:
         """Note what a module inside does with its input, and return its output.
 
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input.
+            node: not needed.
+
         Raises:
             LookupError: the value has too many users.
         """
@@ -200,6 +206,10 @@ def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSp
 
     A module may if nothing uses its output after the next module received it, or if its input is new and has no other
     use; see `_places_inside`.
+
+    Args:
+        root: the module of a plan.
+        effects: those of its modules on memory.
     """
     seen: set[tuple[int, bool]] = set()
     stack = [(root, True)]  # what the caller does with its input and output is not the model's business
@@ -342,7 +352,13 @@ class Calls(Domain[Value]):
         return apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return its output.
+        """Note a call of a module inside, and return its output.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input; in a list, each element is used by the call.
+            node: not needed.
 
         Raises:
             LookupError: there are too many calls.

@@ -88,6 +88,10 @@ class _Formatted:
     def _sizes(storage: Storage, separator: str) -> str:
         """Return the numbers of a LongStorage, of very many the first.
 
+        Args:
+            storage: the storage.
+            separator: written between two numbers.
+
         Raises:
             _AbsentError: it has other elements, which are no sizes.
         """
@@ -152,7 +156,14 @@ def window(*, planes: bool = False, extra: str = "", always: bool = False) -> Ca
 
 
 def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
-    """See `window`."""
+    """Return the text of the window of a layer, as `window` describes it.
+
+    Args:
+        fields: those of the layer.
+        planes: whether the text begins with the numbers of planes, and shows the step only if it is needed.
+        extra: prefix of further fields of each axis, such as `adj`; empty for none.
+        always: whether these are shown even if they are 0.
+    """
     # The width comes first, as in Lua's constructors.
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
 
@@ -280,9 +291,13 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
 
 
 def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Sequential: an overview, then its modules by number; see `_lines`.
+    """Return the lines of an nn.Sequential, or of a subclass, which shows the same name: an overview, then its modules.
 
-    A subclass shows the same name.
+    Args:
+        inside: the modules, in order.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
     """
     arrows = "".join(f" -> ({number})" for number in range(1, min(len(inside), _LINES) + 1))
     if len(inside) > _LINES:

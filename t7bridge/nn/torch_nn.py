@@ -301,7 +301,12 @@ def _linear(name: str, arguments: Arguments) -> Tensors:
 
 
 def _conv(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of a convolution, also a transposed one."""
+    """Return the shapes of the tensors of a convolution, also a transposed one.
+
+    Args:
+        name: of the class in torch.nn: `Conv2d`, `ConvTranspose2d`.
+        arguments: all of the constructor, by name.
+    """
     groups = arguments["groups"]
     inputs = arguments["in_channels"]
     outputs = arguments["out_channels"]
@@ -325,7 +330,12 @@ def _conv(name: str, arguments: Arguments) -> Tensors:
 
 
 def _recurrent(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of an LSTM, GRU or RNN, or of a cell of one: the rows of all gates follow one another."""
+    """Return the shapes of the tensors of an LSTM, GRU or RNN, or of a cell of one, which have the rows of all gates.
+
+    Args:
+        name: of the class in torch.nn: `LSTM`, `LSTMCell`.
+        arguments: all of the constructor, by name.
+    """
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
     hidden = arguments["hidden_size"]
     if name.endswith("Cell"):  # PyTorch checks nothing
@@ -334,7 +344,7 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
     dropout = arguments["dropout"]
     projected = arguments["proj_size"]
     function = arguments.get("nonlinearity", "tanh")
-    positive(hidden)  # or refused
+    positive(hidden)  # raises `Refused` for other values
     positive(arguments["input_size"])
     _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
