@@ -272,7 +272,13 @@ def _option_of_others(options: argparse.Namespace) -> str:
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
-    """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print."""
+    """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print.
+
+    Args:
+        options: of `match`.
+        result: the match.
+        proof: of a run of both models on the same inputs; `None` if they were not run.
+    """
     from ..workshop.match import WriteMatch, write_match
 
     if result.complete and proof is not None and proof.misplaced:

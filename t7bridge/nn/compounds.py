@@ -122,6 +122,9 @@ class Expressions(Domain[Expression]):
             module: the module.
             path: its path in the compound; empty for the compound itself, as a Sequential.
             value: its input.
+
+        Raises:
+            LookupError: no expression says it, or too many modules were visited.
         """
         self._spend(1)
         if not isinstance(module, TorchObject) or not stock_name(module):
@@ -144,7 +147,13 @@ class Expressions(Domain[Expression]):
         return self._layer(module, path, value)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
-        """Return what a layer without modules computes: a node, unless its entry says it otherwise."""
+        """Return what a layer without modules computes: a node, unless its entry says it otherwise.
+
+        Args:
+            module: the layer.
+            path: its path in the compound.
+            value: its input.
+        """
         facts = in_lua_of(module)
         fields = Fields(module)
         options: dict[str, Any] = {}

@@ -144,7 +144,15 @@ class Kinds(walk.Domain[Kind]):
         return output
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of the output of a module that was not visited with such an input before."""
+        """Return the kind of the output of a module that was not visited with such an input before.
+
+        Args:
+            spec: the module.
+            kind: that of its input. `NEVER` stays so: Lua failed before this module; `NOTHING` is Lua's nil.
+
+        Raises:
+            Mismatch: the shape of the input is known, and a layer does not accept it.
+        """
         facts = self._traits(spec.target)
         input_shape = kind.value
         if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):

@@ -211,6 +211,11 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
 def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
     """Return an extent as a number: of the tensor itself for `FIRST` and `LAST`, of a field for its name.
 
+    Args:
+        extent: a number, a name, `FIRST` or `LAST`.
+        tensor: the tensor that gets a new shape.
+        fields: of the Lua object.
+
     Raises:
         ModelError: the field is missing, or is not a positive whole number.
     """
@@ -251,7 +256,7 @@ class Reshape:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return a Lua tensor in the shape of the extents; see `LayoutStep.apply`."""
         # Releases of Lua differ in whether they keep a kernel as a matrix, or with all its dimensions.
         if len(tensor.size) == len(self.extents):
             return tensor
@@ -294,11 +299,11 @@ class Merge:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return a Lua tensor in that order and shape; see `LayoutStep.apply`."""
         return _in_extents(permute(tensor, self.order), self.extents, fields)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `LayoutStep.undo`."""
+        """Return PyTorch's tensor in Lua's shape, of the sizes `before`; see `LayoutStep.undo`."""
         # Backwards: the permuted dimensions first, which the shape had merged.
         permuted = reshape(tensor, tuple(before[dim] for dim in self.order))
         return permute(permuted, _inverse(self.order))
@@ -319,7 +324,7 @@ class Narrow:
     length: Extent
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return the part of a Lua tensor, a view; `fields` are those of its object. See `LayoutStep.apply`."""
         # `_extent` refuses 0, which no field should have as an extent.
         start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
         if self.length == REST:
@@ -383,7 +388,7 @@ class DeviationToVariance:
     eps: str = "eps"
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return the variance that belongs to Lua's `running_std`; `fields` has eps. See `LayoutStep.apply`."""
         array = elements(tensor)
         # In doubles, and without warnings: a deviation of 0 is an infinite variance.
         with np.errstate(all="ignore"):
@@ -391,7 +396,7 @@ class DeviationToVariance:
             return copied(tensor, variance.astype(array.dtype))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `LayoutStep.undo`."""
+        """Return Lua's `running_std` for a variance; `fields` has eps. See `LayoutStep.undo`."""
         array = elements(tensor)
         with np.errstate(all="ignore"):
             deviation = (array.astype("f8") + fields.number(self.eps, 1e-5)) ** -0.5
@@ -400,6 +405,11 @@ class DeviationToVariance:
 
 def apply_layout(layout: Layout, tensor: Tensor, fields: Fields) -> Tensor:
     """Return a Lua tensor in PyTorch's layout.
+
+    Args:
+        layout: the steps from Lua to PyTorch.
+        tensor: Lua's.
+        fields: of the Lua object.
 
     Raises:
         ModelError: the tensor and the fields of its object are inconsistent.
@@ -460,11 +470,15 @@ def compact_in(value: Any) -> Any:
 
     A storage that occurs in the value outside of tensors is kept whole, with the tensors on it.
 
+    Args:
+        value: of any type; other types than tensors, dicts and lists stay as they are.
+
     Returns:
         The value; another one if it is a tensor itself.
     """
     # In a list, a value that is a tensor itself can be replaced like any other.
     holder_of_value = [value]
+    # The new tensors, by the ids of the old ones. Views that overlap stay on one storage.
     compact: dict[int, Tensor] = {}
     for cluster in list(_clusters(holder_of_value)):
         _move_to_own_storage(cluster, compact)
@@ -681,10 +695,12 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     result = OrderedDict(tensors)
     if hasattr(tensors, "_metadata"):
         result._metadata = tensors._metadata  # type: ignore[attr-defined]
+    # A cluster is a list of views that overlap: first element, end, and view of each, in order.
     clusters_by_storage: dict[int, list[list[tuple[int, int, Tensor]]]] = {}
     for cluster in list(_clusters(result)):
         _, _, view = cluster[0]
         clusters_by_storage.setdefault(id(view.storage), []).append(cluster)
+    # The new tensors, by the ids of the views.
     compact: dict[int, Tensor] = {}
     for clusters in clusters_by_storage.values():
         _, _, view = clusters[0][0]

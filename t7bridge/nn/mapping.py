@@ -201,7 +201,7 @@ def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
             that of a class in the caller's package, `.modules.Scale`.
 
     Returns:
-        A decorator.
+        A decorator that makes the function a `Choice`.
     """
     package = _package_of_caller()
     targets: list[str] = []

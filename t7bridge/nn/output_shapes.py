@@ -58,7 +58,13 @@ class Arguments:
         return otherwise if value is None else value
 
     def each(self, name: str, place: int, dims: int, otherwise: int) -> Shape:
-        """Return an argument that is one number or one for each dimension, as a tuple; see `get`.
+        """Return an argument that is one number or one for each dimension, as a tuple with one for each.
+
+        Args:
+            name: of the argument.
+            place: its position, from 0.
+            dims: the number of dimensions.
+            otherwise: the number if the argument is missing.
 
         Raises:
             Mismatch: it is something else.
@@ -113,6 +119,7 @@ def batch_of_one(rank: int) -> Rule:
     """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the batch; a `Rule`."""
         shape = _of_tensor(input_shape)
         batch = shape if len(shape) >= rank else (1, *shape)
         if len(batch) < rank or _differs(batch[1], arguments.number("num_features", place=0)):
@@ -626,7 +633,11 @@ def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def transpose(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order."""
+    """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order.
+
+    Raises:
+        Mismatch: the input is no tensor, or lacks one of the dimensions.
+    """
     shape = list(_of_tensor(input_shape))
     example_dims = arguments.get("n_input_dims")
     # Pairs count the dimensions of an example; all others are before these.

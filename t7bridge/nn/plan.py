@@ -226,7 +226,10 @@ class _Planner:
         return spec
 
     def _construction(self, place: Place, path: str) -> tuple[Call, GraphSpec | None] | None:
-        """Return how the module of a place is constructed, and the nodes of a graph; `None` if it is rejected.
+        """Return how the module of a place is constructed, and the nodes of a graph.
+
+        Returns:
+            `None` if it has no PyTorch module, which is noted in `unsupported`; in the pair `None` for all but graphs.
 
         Args:
             place: the place.
@@ -287,7 +290,13 @@ class _Planner:
                 spec.refers[name] = other
 
     def _reject(self, path: str, class_name: str, reason: str) -> None:
-        """Note a layer without a PyTorch module."""
+        """Note in `unsupported` a layer without a PyTorch module.
+
+        Args:
+            path: of the layer in the file.
+            class_name: its class in Lua.
+            reason: the end of a sentence that begins with the class: `contains itself`.
+        """
         self.unsupported[path, class_name, reason] = None
 
     def check_shapes(self) -> None:

@@ -416,7 +416,7 @@ class Layer:
 
 
 _LAYERS: dict[str, Layer] = {}
-"""The entries by class name; those of a Lua package from when a class of it was met, see `_listed`."""
+"""The entries by class name; those of a Lua package from when a class of it was met, see `_loaded_entry`."""
 _CLASSES: dict[str, type] = {}
 """Users' classes, by their dotted name in plans."""
 _Class = TypeVar("_Class")
@@ -739,7 +739,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
     Args:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row, whatever another class of Lua sets.
+            but without a row in `field_names.txt`, whatever another class of Lua sets.
     """
     rows = _field_names()
     if class_name.startswith("torch."):

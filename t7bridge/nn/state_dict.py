@@ -204,7 +204,8 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
         state.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.to_recorded(state)
-    # A tensor without pieces, which only the record holds, has no origin.
+    # The pieces of a tensor are those parts of it that modules hold. One without any, which only the record of the root
+    # holds, has no origin.
     origins = {}
     for key in tensors:
         first_key = record.tied.get(key, key)

@@ -356,7 +356,12 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
 
 
 def _cell_tensors(rows: int, arguments: Arguments) -> Tensors:
-    """Return the tensors of a cell whose gates have so many rows together."""
+    """Return the shapes of the tensors of a cell, by name.
+
+    Args:
+        rows: of the gates together.
+        arguments: all of the constructor, by name.
+    """
     tensors = {
         "weight_ih": shape(rows, arguments["input_size"]),
         "weight_hh": shape(rows, arguments["hidden_size"]),
@@ -367,7 +372,12 @@ def _cell_tensors(rows: int, arguments: Arguments) -> Tensors:
 
 
 def _layer_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:
-    """Yield the tensors of a layer over sequences whose gates have so many rows together, in PyTorch's order."""
+    """Yield name and shape of each tensor of a layer over sequences, in PyTorch's order.
+
+    Args:
+        rows: of the gates together.
+        arguments: all of the constructor, by name.
+    """
     outputs = arguments["proj_size"] or arguments["hidden_size"]
     directions = ("", "_reverse") if arguments["bidirectional"] else ("",)
     for layer in range(arguments["num_layers"]):

@@ -98,7 +98,10 @@ def _product(*factors: Expression) -> Node:
 
 
 def _lstm(peepholes: bool) -> Expression:
-    """Return the expressions of output and cell of an LSTM, whose gates see the cell if it has peepholes."""
+    """Return the expressions of output and cell of an LSTM, whose gates see the cell if it has peepholes.
+
+    Inputs are x, the last output h and the cell c. A layer is named by input and gate: `xo` of x and the output gate.
+    """
     inputs = ("x", "h", "c") if peepholes else ("x", "h")
     forgotten = _product(_gate("f", *inputs), "c")
     # The candidate g never sees the cell.
@@ -323,7 +326,7 @@ def _tensor_paths(fields: Fields, cell: Cell, module_paths: dict[str, str], shap
         shapes: of its tensors.
     """
     tensor_paths: dict[str, str] = {}
-    for name, (module_name, _) in cell.tensors.items():
+    for name, (module_name, _) in cell.tensors.items():  # `weight_ii` is that of the module `xi`
         path = module_paths.get(module_name)
         if path is None:
             continue

@@ -770,7 +770,7 @@ def _shapes_in_torch(fields: Fields) -> Tensors:
         shapes = constructed(_kind(fields), (inputs, hidden, layers), {"bidirectional": directions == 2})
     except Refused:
         return {}
-    if _skips_input(fields):
+    if _skips_input(fields):  # the first level adds its input to the gates without a matrix
         for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
             shapes.pop(name, None)
     return shapes
