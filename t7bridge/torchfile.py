@@ -131,6 +131,7 @@ class T7Reader:
         utf8_decode_strings: return strings as `str`, else as `bytes`. Class names are `bytes` in any case.
         force_deserialize_classes: as in torchfile 0.1.0, must be None.
         force_8bytes_long: the file has 8-byte longs; otherwise their size is detected.
+        limits: resource limits.
 
     Raises:
         DeprecationWarning: `force_deserialize_classes` is set.

@@ -353,7 +353,7 @@ def group_of(models: list[DrawnModel], title: str, path: str = "root") -> list[B
 
 
 class _Sketcher:
-    """Makes the blocks of a plan.
+    """Makes the blocks of a plan, which has the PyTorch modules that a Lua model becomes; each is a `ModuleSpec`.
 
     Args:
         state: the model's state dict.

@@ -202,9 +202,9 @@ def use_copying_classes(root: ModuleSpec) -> None:
 
 
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
-    """Yield each module, with whether it may return its input: twice if it is at places of both kinds.
+    """Yield each module, with whether it may return its input instead of a copy.
 
-    A module may if nothing uses its output after the next module received it, or if its input is new and has no other
+    One that is at places of both kinds comes twice. A module may if nothing uses its output after the next module received it, or if its input is new and has no other
     use; see `_places_inside`.
 
     Args:
@@ -228,7 +228,7 @@ _OTHER_USE = -1
 def _places_inside(
     spec: ModuleSpec, container_may_return_input: bool, effects: MemoryEffects
 ) -> list[tuple[ModuleSpec, bool]]:
-    """Return the modules in a container, with whether they may return their inputs.
+    """Return the modules in a container, with whether they may return their inputs instead of copies.
 
     Args:
         spec: the container.

@@ -403,6 +403,15 @@ class _Collector:
         """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
 
         Nothing is added for a module that is at two places of the same name, as in a damaged file.
+
+        Args:
+            place: where the module is, whose prefix the key begins with.
+            name: of the tensor in the module.
+            tensor: the tensor.
+            origin: the object and field that it was made from.
+
+        Raises:
+            LimitError: the names of all tensors together are too long.
         """
         wanted = place.prefix + name
         self._name_budget.spend(len(wanted))
@@ -668,6 +677,10 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
     """Return the Lua field that holds a computed tensor of a state dict too; `None` if there is none of its shape.
 
     Lua's module reads this field in evaluation, and computes it again in training.
+
+    Args:
+        origin: of the tensor of the state dict.
+        computed: the tensor.
     """
     if origin.param is None:
         return None
@@ -717,6 +730,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
 
 
 def _fields(origin: Origin) -> Fields:
+    """Return the fields of the object that a tensor was made from, with the defaults of its class."""
     layer = layer_of(origin.obj.class_name)
     return Fields(origin.obj, path="", defaults=layer.defaults if layer else {})
 
@@ -836,10 +850,10 @@ class Recorded:
         return self.in_order({key: self._joined(key, state) for key in self.pieces}, self.other)
 
     def in_order(self, joined: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tensors by all recorded keys, in their order.
+        """Return tensors by all recorded keys, in their order; keys that are tied have the same tensor.
 
         Args:
-            joined: the tensors composed of pieces, by their first keys.
+            joined: the tensors composed of pieces, which are the parts that modules hold, by their first keys.
             other: the others; of a tensor in both, the one composed of pieces counts.
         """
         tensors = {**other, **joined}
@@ -1018,9 +1032,10 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
 
     Args:
         record: the record, to which the run and the size of its tensor are added.
-        own_key: of the module's tensor.
-        entry: what the field says; see `workshop/lua/objects.py`.
-        count: elements of the module's tensor.
+        own_key: of the module's tensor, in the model's own state dict.
+        entry: what the field says: `key` and `size` of the recorded tensor, `start` of the part of it that the module
+            holds, in elements from 0, and whether the module has it `transposed`.
+        count: elements of the module's tensor, and so of the part.
     """
     key = _text(entry.get("key"))
     extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
@@ -1033,6 +1048,8 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
 
 def _separate_copies(record: Recorded, key: str) -> None:
     """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`.
+
+    A run is a stretch of the tensor's elements that one module holds.
 
     Args:
         record: the record; `pieces` and `copies` of the key are changed, no keys are added to `pieces`.

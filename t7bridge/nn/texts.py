@@ -68,6 +68,10 @@ class _Formatted:
     def __format__(self, form: str) -> str:
         """Return the field in one of the forms of `Text`, which stands after the colon in a template.
 
+        Args:
+            form: `s` for a text, `n` for the elements of a tensor, a number for one of its extents, from 1, `*` and a
+                separator for a storage of sizes; for numbers see `_number`.
+
         Raises:
             _AbsentError: it is missing, or has no such form.
         """
@@ -278,7 +282,14 @@ def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Lin
 
 
 def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.MapTable, which shows the module that it applies to each element; see `_lines`."""
+    """Return the lines of an nn.MapTable, which shows the module that it applies to each element.
+
+    Args:
+        module: the nn.MapTable.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
+    """
     class_name = clean(str(module.class_name))
     inside = module.get("module")
     if inside is None:
@@ -312,7 +323,15 @@ def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -
 
 
 def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module; see `_lines`."""
+    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module.
+
+    Args:
+        container: the module.
+        inside: the modules in it, in order.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
+    """
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)

@@ -302,6 +302,7 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
         start += ".modules.1"  # the cell inside the mask
     shapes = shapes_by_extents(cell.extents, int(inputs), int(outputs), len(operations))
     steps = (gates_to_torch(cell.order),) if cell.order else ()
+    # Each pattern is one form of the cell: with and without peepholes, for example.
     for pattern in cell.patterns(outputs, operations):
         module_paths = recognized(obj, start, [*cell.inputs], pattern)
         if module_paths is not None:

@@ -385,6 +385,7 @@ def _shapes(**extents: str) -> Any:
     """
 
     def shapes(inputs: int, hidden: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
+        """Return the shapes of one layer; its other arguments don't matter for them."""
         return shapes_by_extents(extents, inputs, positive(hidden), projected=proj_size)
 
     return shapes
