@@ -268,6 +268,10 @@ def _narrow_example(line: str, width: int) -> list[str]:
     """Return an example in lines for few columns: what it does as a comment, then the command.
 
     The command's lines end with a backslash, by which a shell joins them again.
+
+    Args:
+        line: the command, at least three spaces, and what it does.
+        width: columns of the terminal.
     """
     # At least three spaces are between the two.
     command, _, remark = line.strip().partition("   ")

@@ -370,7 +370,14 @@ class _Sketcher:
         self._weights = _weights_by_block(state, buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
-        """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
+        """Return all blocks, each before those inside it. A module's content is drawn at its first place only.
+
+        Args:
+            root: the plan of the model.
+
+        Raises:
+            LimitError: there are more than `Limits.blocks`.
+        """
         root_block = self._block(name="", spec=root, key="")
         blocks = [root_block]
         stack = [(root_block, root, "")]

@@ -233,7 +233,16 @@ class Kinds(walk.Domain[Kind]):
         return None if value.name == "any" else value.is_list
 
     def concat(self, values: Sequence[Kind], dim: int, *, pads: bool = False) -> Kind:
-        """Return a tensor, whose shape is known if those of all parts are."""
+        """Return the kind of tensors that are concatenated; its shape is known if those of all of them are.
+
+        Args:
+            values: the kinds of the tensors.
+            dim: the dimension along which they are concatenated.
+            pads: whether smaller ones become as large as the largest before.
+
+        Raises:
+            Mismatch: their shapes differ in another dimension.
+        """
         parts = listed(values).items or ()
         shapes = [part.shape for part in parts if part.shape is not None]
         if not shapes or len(shapes) < len(parts):
@@ -253,7 +262,13 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
 
     def merge(self, value: Kind, dims: int, apply: Callable[[Kind], Kind]) -> Kind:
-        """Merge dimensions, if they are known, and split them again."""
+        """Return the kind of what a function makes of a tensor whose first dimensions are merged, and split again.
+
+        Args:
+            value: the kind of the tensor.
+            dims: dimensions in all after merging; a tensor that has no more, or an unknown one, is passed as it is.
+            apply: the function.
+        """
         shape = value.shape
         if shape is None or len(shape) <= dims:
             return apply(value)
@@ -265,7 +280,12 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*front, *output_shape[1:]))
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps."""
+        """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps.
+
+        Args:
+            value: the kind of the list or tensor.
+            apply: the function that is applied to each step.
+        """
         if value.is_list:
             return walk.each(self, value, lambda number, step: apply(step))
         if not value.shape:  # unknown, or without a dimension of steps

@@ -204,8 +204,8 @@ def use_copying_classes(root: ModuleSpec) -> None:
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
     """Yield each module, with whether it may return its input instead of a copy.
 
-    One that is at places of both kinds comes twice. A module may if nothing uses its output after the next module received it, or if its input is new and has no other
-    use; see `_places_inside`.
+    One that is at places of both kinds comes twice. A module may if nothing uses its output after the next module
+    received it, or if its input is new and has no other use; see `_places_inside`.
 
     Args:
         root: the module of a plan.

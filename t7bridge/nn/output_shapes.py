@@ -459,6 +459,10 @@ def _sizes(arguments: Arguments) -> Shape:
 def _inferred(size: Shape, total: int) -> Shape:
     """Return a shape of `total` elements, in which a -1 is the extent that follows from the others.
 
+    Args:
+        size: the shape, with at most one -1.
+        total: number of elements of the input.
+
     Raises:
         Mismatch: there is no such shape, or it has several -1.
     """
@@ -551,6 +555,10 @@ def split(arguments: Arguments, input_shape: Value) -> Value:
 def fold(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.CAddTable and the like, which combine a list of tensors element by element.
 
+    Args:
+        arguments: not needed.
+        input_shape: a list of shapes, of which some may be unknown.
+
     Returns:
         The shape of the first element whose shape is known, which is that of the output if all have the same sizes.
         `None` if no shape is known, or the known ones do not have as many elements each.
@@ -584,7 +592,15 @@ def select(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow; `None` if it counts from the end."""
+    """Return the shape of the output of nn.Narrow, a part along one dimension; `None` if it counts from the end.
+
+    Args:
+        arguments: of the constructor: dimension, start and length, from 0.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such part.
+    """
     shape = _of_tensor(input_shape)
     start = arguments.number("start", place=1)
     length = arguments.number("length", place=2, otherwise=1)
@@ -620,7 +636,15 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element."""
+    """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element.
+
+    Args:
+        arguments: of the constructor: the place of the new dimension, and perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has too few dimensions.
+    """
     shape = _of_tensor(input_shape)
     dim = arguments.number("dim", place=0)
     example_dims = arguments.get("n_input_dims", place=1)
@@ -661,7 +685,15 @@ def replicate(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def padding(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0."""
+    """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0.
+
+    Args:
+        arguments: of the constructor: the dimension, `pad`, and perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimension.
+    """
     shape = _of_tensor(input_shape)
     dim = arguments.number("dim", place=0)
     example_dims = arguments.get("n_input_dims", place=2)
@@ -673,7 +705,11 @@ def padding(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def borders(dims: int) -> Rule:
-    """Return the rule of paddings of images, by the dimensions of an image."""
+    """Return the rule of paddings of images.
+
+    Args:
+        dims: dimensions of an image, without channels.
+    """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         """Return the shape of the padded input; a `Rule`."""
@@ -729,6 +765,10 @@ def _are_two_tensors(input_shape: Value) -> bool:
 
 def pairs(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.DotProduct and the like, one number for each pair of vectors.
+
+    Args:
+        arguments: not needed.
+        input_shape: a list of two shapes.
 
     Returns:
         `None` if the input is not known to be a list of two tensors.

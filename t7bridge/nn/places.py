@@ -243,6 +243,10 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
     """Yield the modules in an object of a class without an entry: those in `modules`, by number, then those in fields.
 
     Of a module in both, the second is an alias, which `Places` skips.
+
+    Args:
+        obj: the object.
+        searcher: the one of the model, which searches the fields.
     """
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
@@ -338,6 +342,9 @@ class Places:
 
     def _check_repeated(self, count: int) -> None:
         """Refuse a model with too many places beside the first ones of its modules.
+
+        Args:
+            count: of these places so far.
 
         Raises:
             LimitError: there are more than the limit `work` allows.

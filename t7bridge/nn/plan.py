@@ -204,7 +204,14 @@ class _Planner:
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
 
     def _plan(self, place: Place) -> ModuleSpec:
-        """Return the plan of a module without its children; one without a target if it is rejected."""
+        """Return the plan of a module without its children.
+
+        Args:
+            place: the first place of the module.
+
+        Returns:
+            A plan without a target if the module has no PyTorch module, which is noted in `unsupported`.
+        """
         obj = place.obj
         # The path of a deep place is as long as the model is deep: of all of them together that would be too much.
         is_deep = place.depth > MAX_DEPTH

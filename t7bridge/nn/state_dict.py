@@ -775,7 +775,11 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
 
 
 def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
-    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result."""
+    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result.
+
+    Args:
+        models: the state dicts of the result, whose tensors have their Lua tensors as origins.
+    """
     by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
@@ -1008,7 +1012,11 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
 
 
 def _record_of_root(table: Table) -> Recorded:
-    """Return what the root of a model records: all but the parts of tensors that modules hold."""
+    """Return what the root of a model records: all but the parts of tensors that modules hold.
+
+    Args:
+        table: its field `ROOT_FIELD`.
+    """
     record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
