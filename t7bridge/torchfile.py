@@ -239,7 +239,11 @@ class TorchfileBuilder(Rebuilder):
         return value.decode() if self._text and type(value) is bytes else value
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return torchfile's value, or one to be filled.
+        """Return torchfile's value, or a `Fill` of one whose parts are built later, before it is complete.
+
+        Args:
+            value: of the graph.
+            path: where it is, for messages.
 
         Raises:
             UnsupportedError: a tensor has more dimensions than numpy's arrays.

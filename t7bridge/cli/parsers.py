@@ -151,7 +151,12 @@ class _HelpAll(_Help):
 
 
 def _add_argument(parser: argparse._ActionsContainer, option: Option) -> None:
-    """Add an option or operand to a parser, or to a group of one."""
+    """Add an option or operand to a parser, or to a group of one.
+
+    Args:
+        parser: the parser or group.
+        option: what the verb's class says of the argument.
+    """
     required = option.default is REQUIRED
     # The arguments of `add_argument`.
     settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}

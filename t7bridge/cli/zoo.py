@@ -28,7 +28,11 @@ _WORDS = {"done": "done", "failed": "failed", "nothing": "nothing to write", "fo
 
 
 def zoo(options: argparse.Namespace) -> int:
-    """Convert, show progress, and print a summary."""
+    """Convert, show progress, and print a summary; after a dry run print the plan.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted it; its text says what is left.
+    """
     try:
         with open_display(options.json) as display:
             report = convert_zoo(

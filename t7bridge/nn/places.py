@@ -76,6 +76,9 @@ class NameBudget:
     def spend(self, chars: int) -> None:
         """Count characters of names.
 
+        Args:
+            chars: of the next names.
+
         Raises:
             LimitError: there are too many.
         """

@@ -86,7 +86,11 @@ def _tanh_shrink(lua: Lua) -> Call:
 
 @becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
-    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does."""
+    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does.
+
+    Raises:
+        ModelError: it has no mode, or another one.
+    """
     names = {"RELU": "ReLU", "TANH": "Tanh", "SIGMOID": "Sigmoid"}
     mode = lua.text("mode").removeprefix("CUDNN_ACTIVATION_")
     if mode not in names:

@@ -868,6 +868,7 @@ def _outputs(kind: str) -> Traits:
     """Return the traits of a layer of torch.nn that returns its outputs only."""
 
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
+        """Return the shapes of the layer's tensors; the arguments that torch.nn lacks don't matter for them."""
         return constructed(kind, sizes, options)
 
     return Traits(shapes=shapes, written=("outputs",), recurrent=_like_layer_of_torch(kind))
