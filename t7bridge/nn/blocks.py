@@ -718,7 +718,13 @@ class Wires(Domain[Wire]):
         return Wire(items=(element,), is_open=True)
 
     def item(self, value: Wire, index: int, dim: int | None = None) -> Wire:
-        """Return an element, which has the source of the whole if that is known."""
+        """Return an element; one that is not known by itself has the source of the whole, if that is known.
+
+        Args:
+            value: the list, or a tensor.
+            index: of the element, from 0, or from -1 backwards.
+            dim: the dimension of which it is a slice; that makes no difference to its source.
+        """
         items = value.items or ()
         if not value.is_open and -len(items) <= index < len(items):
             return items[index]

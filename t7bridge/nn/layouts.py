@@ -724,7 +724,7 @@ def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]
 
     Args:
         storage: the storage that they had before.
-        clusters: first element, end, and view there, in order.
+        clusters: of each its views that overlap there: first element, end, and view, in order.
         compact: the tensors on storages of their own, by the ids of the views; receives those on the common one.
     """
     parts: list[Storage] = []

@@ -186,6 +186,8 @@ _MOST_USES = 100_000
 def use_copying_classes(root: ModuleSpec) -> None:
     """Replace classes that return their input by copying ones (`Traits.copying`) where it may matter.
 
+    In evaluation torch.nn.Dropout, for example, returns its input, and Lua's layer a copy of it.
+
     Args:
         root: the module of a plan; it is modified.
     """

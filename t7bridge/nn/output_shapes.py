@@ -322,6 +322,7 @@ def _in_time(rule: Rule) -> Rule:
     """Return the rule of a layer over (…, time, features) from that over (features, time)."""
 
     def rule_in_time(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the layer's output, (…, time, features); a `Rule`."""
         shape = _of_tensor(input_shape)
         if len(shape) not in (2, 3):
             raise Mismatch

@@ -664,7 +664,14 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
 
 
 def recomputed(origin: Origin) -> Tensor | None:
-    """Compute a derived tensor from the tensors that the Lua object holds now; `None` if it is not derived."""
+    """Compute a derived tensor from the tensors that the Lua object holds now.
+
+    Args:
+        origin: the object, and the entry that says how the tensor is computed from others.
+
+    Returns:
+        `None` if it is not derived, or cannot be computed from these tensors.
+    """
     if origin.param is None or origin.param.make is None:
         return None
     try:
