@@ -129,7 +129,7 @@ def _made_late(cls: Any, options: dict[str, Any]) -> Any:
     slots = [name for name in fields if name not in inherited_slots]
     if not any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
         slots.append("__weakref__")
-    # Slots take the place of these.
+    # Without fields, which attrs reads from `cls`, and without what only classes without slots have.
     members = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
     complete = partial(_complete, written=cls, options=options, own_names=frozenset(members))
     late = {name: _Late(complete) for name in _LATE if name not in members}
@@ -309,6 +309,7 @@ def face(package: str, offered: Mapping[str, str]) -> Callable[[str], Any]:
     homes = {name: module for module, names in offered.items() for name in names.split()}
 
     def load(name: str) -> Any:
+        """Return what the package offers under a name."""
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f".{homes[name]}", package), name)

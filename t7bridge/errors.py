@@ -55,6 +55,7 @@ class T7BridgeError(Exception):
         self.hint = hint or self.HINT
 
     def __str__(self) -> str:
+        """Return all that is known: where, what is wrong, what was expected and found, and what to do next."""
         place_in_file = [f"byte {self.offset:,}"] if self.offset is not None else []
         if len(self.path) > _LONGEST_PATH:
             half = _LONGEST_PATH // 2

@@ -169,7 +169,17 @@ class Report(Printed):
         class_name: str = "",
         count: int = 1,
     ) -> None:
-        """Add a note; arguments as the attributes of `Note`."""
+        """Add a note.
+
+        Args:
+            level: `info`, or `warning` where the result holds less than the source.
+            message: one sentence.
+            path: what it is about, in the value; empty for the whole.
+            loss: `type`, `precision` or `sharing`, if that is lost.
+            code: the kind of note, for programs: one of `CODES`.
+            class_name: of the object that it is about.
+            count: number of places that it is about, of which `path` is the first.
+        """
         self.notes.append(Note(level, path, message, loss, code=code, class_name=class_name, count=count))
 
     def lines(self) -> list[str]:

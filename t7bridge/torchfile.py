@@ -131,6 +131,7 @@ class T7Reader:
         utf8_decode_strings: return strings as `str`, else as `bytes`. Class names are `bytes` in any case.
         force_deserialize_classes: as in torchfile 0.1.0, must be None.
         force_8bytes_long: the file has 8-byte longs; otherwise their size is detected.
+        limits: resource limits.
 
     Raises:
         DeprecationWarning: `force_deserialize_classes` is set.
@@ -238,7 +239,11 @@ class TorchfileBuilder(Rebuilder):
         return value.decode() if self._text and type(value) is bytes else value
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return torchfile's value, or one to be filled.
+        """Return torchfile's value, or a `Fill` of one whose parts are built later, before it is complete.
+
+        Args:
+            value: of the graph.
+            path: where it is, for messages.
 
         Raises:
             UnsupportedError: a tensor has more dimensions than numpy's arrays.

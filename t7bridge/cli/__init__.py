@@ -71,7 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """Run a verb, and return its exit code; an error becomes a message and the exit code for it."""
+    """Run a verb, and return its exit code; an error becomes a message and the exit code for it.
+
+    Args:
+        arguments: the command line, from the verb on.
+    """
     try:
         code = _verb(arguments)
         sys.stdout.flush()
@@ -110,7 +114,11 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _verb(arguments: Sequence[str]) -> int:
-    """Parse a command line, run its verb, and return the exit code."""
+    """Parse a command line, run its verb, and return the exit code.
+
+    Args:
+        arguments: the command line, from the verb on; without one, the general help is printed.
+    """
     if len(arguments) == 2:
         first, second = arguments
         if first == "help":

@@ -151,7 +151,12 @@ class _HelpAll(_Help):
 
 
 def _add_argument(parser: argparse._ActionsContainer, option: Option) -> None:
-    """Add an option or operand to a parser, or to a group of one."""
+    """Add an option or operand to a parser, or to a group of one.
+
+    Args:
+        parser: the parser or group.
+        option: what the verb's class says of the argument.
+    """
     required = option.default is REQUIRED
     # The arguments of `add_argument`.
     settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
@@ -183,7 +188,17 @@ class _SetLimit(argparse.Action):
     """Change one of the resource limits: `objects=100`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
-        """Set `limits`, or print the names of the limits with their defaults."""
+        """Set one of `limits`; for the text `help`, print their names with their defaults and exit.
+
+        Args:
+            parser: not needed; argparse passes it.
+            namespace: the arguments so far, of which `limits` is replaced.
+            text: what follows the option: `objects=100`.
+            option: not needed, likewise.
+
+        Raises:
+            argparse.ArgumentError: there is no such limit, or no whole number after it.
+        """
         names = Limits._fields
         if text == "help":
             width = max(map(len, names))
@@ -258,6 +273,10 @@ def _narrow_example(line: str, width: int) -> list[str]:
     """Return an example in lines for few columns: what it does as a comment, then the command.
 
     The command's lines end with a backslash, by which a shell joins them again.
+
+    Args:
+        line: the command, at least three spaces, and what it does.
+        width: columns of the terminal.
     """
     # At least three spaces are between the two.
     command, _, remark = line.strip().partition("   ")

@@ -75,7 +75,12 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def _after_conversion(options: argparse.Namespace, report: Report) -> str:
-    """Return the command that users of a converted file need next, with its reason; empty if nothing is to be done."""
+    """Return the command that users of a converted file need next, with its reason; empty if nothing is to be done.
+
+    Args:
+        options: of `convert`.
+        report: its result.
+    """
     if report.mode == "state dict":
         import shlex
 
@@ -267,7 +272,13 @@ def _option_of_others(options: argparse.Namespace) -> str:
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
-    """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print."""
+    """Write the result of a match, unless a run shows that pairs may be wrong; return the lines to print.
+
+    Args:
+        options: of `match`.
+        result: the match.
+        proof: of a run of both models on the same inputs; `None` if they were not run.
+    """
     from ..workshop.match import WriteMatch, write_match
 
     if result.complete and proof is not None and proof.misplaced:
@@ -286,6 +297,13 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the next command.
 
     If none has, or the layers are recurrent, the next command writes a module for them.
+
+    Args:
+        options: of `match`.
+        result: its result, with a match for each model of a library that has the same layers.
+
+    Returns:
+        The exit code.
     """
     if result.recurrent or not result.models:
         hint = ""
@@ -319,6 +337,10 @@ def _module_command(options: argparse.Namespace) -> str:
 
 def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
     """Run the first models of libraries that have the same layers, until one computes the same.
+
+    Args:
+        options: of `match`.
+        result: its result, with these models and a match for each, in `candidates`; there is at least one.
 
     Returns:
         The match of the best, and the models: the proven one first, then those with fewer differences.
@@ -369,7 +391,12 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
 
 
 def _next_command(options: argparse.Namespace, result: Match) -> str:
-    """Return the command that writes the weights of the source under the keys of the best model."""
+    """Return the command that writes the weights of the source under the keys of the best model.
+
+    Args:
+        options: of the `match` that found it.
+        result: the match with that model, which a factory made: a function of a library.
+    """
     factory = result.target_side.factory
     assert factory is not None
     stem = str(factory.args[0]) if factory.args else factory.attribute  # the name of the model

@@ -28,7 +28,11 @@ _WORDS = {"done": "done", "failed": "failed", "nothing": "nothing to write", "fo
 
 
 def zoo(options: argparse.Namespace) -> int:
-    """Convert, show progress, and print a summary."""
+    """Convert, show progress, and print a summary; after a dry run print the plan.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted it; its text says what is left.
+    """
     try:
         with open_display(options.json) as display:
             report = convert_zoo(
@@ -118,7 +122,11 @@ class Display:
         print(f"t7bridge: {printable(text)}", file=sys.stderr, flush=True)
 
     def start(self, plan: Any) -> None:
-        """Print a summary of the plan."""
+        """Print what differs from the last run, if anything does.
+
+        Args:
+            plan: a `RunPlan` of `zoo`.
+        """
         for names, what in (
             (plan.changed, "changed since they were converted"),
             (plan.lost, "without their outputs"),
@@ -128,7 +136,11 @@ class Display:
                 self._line(f"{counted(names.count, 'input')} {what}: {names.listed(_NAMES)}")
 
     def file(self, row: Any) -> None:
-        """Print why a file failed, for the first ones."""
+        """Print why a file failed, for the first ones that fail.
+
+        Args:
+            row: the `Record` of a finished file.
+        """
         if row.status != "failed":
             return
         self._failures += 1
@@ -138,7 +150,11 @@ class Display:
             self._line("more failures are in the report")
 
     def progress(self, now: Any) -> None:
-        """Print progress every few seconds."""
+        """Print a line about the progress, at most every few seconds.
+
+        Args:
+            now: the numbers of the run so far, a `Progress` of `zoo`.
+        """
         if time.monotonic() < self._next_line_at:
             return
         self._next_line_at = time.monotonic() + _LINE_SECONDS
@@ -163,7 +179,11 @@ class JsonDisplay(QuietDisplay):
     """A display for programs: a line of JSON on standard output for each file, and nothing else while it runs."""
 
     def file(self, row: Any) -> None:
-        """Print the outcome of a file."""
+        """Print the outcome of a file.
+
+        Args:
+            row: the `Record` of a finished file.
+        """
         outcome = {
             "file": row.name,
             "status": row.status,
@@ -184,6 +204,7 @@ class RichDisplay(Display):
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(stderr=True)
+        # Without markup, as names of files may have brackets. Nothing is redrawn by a thread: `progress` does that.
         columns = (BarColumn(_BAR_COLUMNS), TextColumn("{task.fields[shown]}", markup=False))
         self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
         self._task = self._progress.add_task("", shown="")
@@ -196,7 +217,11 @@ class RichDisplay(Display):
         self._console.print(printable(text), markup=False, highlight=False)
 
     def progress(self, now: Any) -> None:
-        """Redraw the bar."""
+        """Redraw the bar.
+
+        Args:
+            now: the numbers of the run so far, a `Progress` of `zoo`.
+        """
         files_per_second, bytes_per_second = now.rates
         estimate = f"{clock(now.seconds_left)} left" if now.seconds_left is not None else "…"
         counts = ", ".join(f"{now.counts[status]} {word}" for status, word in _WORDS.items())

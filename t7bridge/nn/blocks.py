@@ -271,7 +271,7 @@ def blocks_of(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -
 
 
 def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS) -> DrawnModel:
-    """Return a model with its blocks.
+    """Return a model with its blocks, which show the PyTorch modules that its layers become, where there are some.
 
     Args:
         module: an nn module or criterion of Lua.
@@ -279,11 +279,13 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
         limits: resource limits.
 
     Raises:
-        LimitError: the model is nested or shared too much, or there are more than `Limits.blocks`.
+        LimitError: the model is nested or shared too much, or has more blocks than `Limits.blocks`.
     """
     places = Places(module, path, limits)
     _check_levels(places, limits)
     state = lua_named(places)
+    # The plan of PyTorch modules as conversion makes it, but with a gap for each layer that has no PyTorch module: such
+    # a layer is drawn by its Lua class.
     spec, unmapped_layers = sketch(state)
     unmapped_paths = {layer_path for layer_path, _, _ in unmapped_layers}
     blocks = _Sketcher(state, unmapped_paths, limits).run(spec)
@@ -292,6 +294,10 @@ def drawn_model(module: TorchObject, path: str, limits: Limits = DEFAULT_LIMITS)
 
 def _check_levels(places: Places, limits: Limits) -> None:
     """Refuse a model whose blocks would have too long paths together: each is as long as its module is deep.
+
+    Args:
+        places: those of the model's modules.
+        limits: resource limits, of which `work` counts.
 
     Raises:
         LimitError: the levels of nesting, summed over all modules, are more than `Limits.work` allows.
@@ -347,7 +353,7 @@ def group_of(models: list[DrawnModel], title: str, path: str = "root") -> list[B
 
 
 class _Sketcher:
-    """Makes the blocks of a plan.
+    """Makes the blocks of a plan, which has the PyTorch modules that a Lua model becomes; each is a `ModuleSpec`.
 
     Args:
         state: the model's state dict.
@@ -364,7 +370,14 @@ class _Sketcher:
         self._weights = _weights_by_block(state, buffers)
 
     def run(self, root: ModuleSpec) -> list[Block]:
-        """Return all blocks, each before those inside it. A module's content is drawn at its first place only."""
+        """Return all blocks, each before those inside it. A module's content is drawn at its first place only.
+
+        Args:
+            root: the plan of the model.
+
+        Raises:
+            LimitError: there are more than `Limits.blocks`.
+        """
         root_block = self._block(name="", spec=root, key="")
         blocks = [root_block]
         stack = [(root_block, root, "")]
@@ -532,6 +545,10 @@ def _frequent_names(counts: Counter[str]) -> str:
 
 def _check_count(count: int, limits: Limits) -> None:
     """Refuse a model with too many blocks.
+
+    Args:
+        count: the blocks so far.
+        limits: resource limits, of which `blocks` counts.
 
     Raises:
         LimitError: there are more than `Limits.blocks`.
@@ -701,7 +718,13 @@ class Wires(Domain[Wire]):
         return Wire(items=(element,), is_open=True)
 
     def item(self, value: Wire, index: int, dim: int | None = None) -> Wire:
-        """Return an element, which has the source of the whole if that is known."""
+        """Return an element; one that is not known by itself has the source of the whole, if that is known.
+
+        Args:
+            value: the list, or a tensor.
+            index: of the element, from 0, or from -1 backwards.
+            dim: the dimension of which it is a slice; that makes no difference to its source.
+        """
         items = value.items or ()
         if not value.is_open and -len(items) <= index < len(items):
             return items[index]
@@ -737,7 +760,14 @@ class Wires(Domain[Wire]):
         return super().stack(value, apply) if value.items is not None else apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
-        """Note the input of a module inside, and return its output."""
+        """Note the input of a module inside, and return its output, whose source is the module.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input; of several calls of a module, that of the first is kept.
+            node: not needed.
+        """
         self.inputs.setdefault(child, value)
         sources = self._sources.get(id(spec))
         if sources is None:
@@ -773,18 +803,23 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
 
 
 def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
-    """Return the output of a container by its flow, `None` if that does not say it.
+    """Run the flow of a container on values that only say where they come from, and return its output.
 
     Args:
         spec: the container.
         wires: receives the inputs of the modules inside.
+
+    Returns:
+        `None` if the class has no flow, or it fails for values of which nothing else is known; `wires` is then of no
+        use, as it may lack modules.
     """
     facts = traits_of(spec.target)
     if facts.flow is None:
         return None
-    container_input = Wire(origin=())
+    container_input = Wire(origin=())  # the whole input; `(0,)` is its first element
     if facts.takes_list and len(spec.children) > 1:
-        # One element for each of several modules inside: a flow may ask how many there are.
+        # One element for each of several modules inside: a flow may ask how many there are. A single module may be
+        # applied to each element of a list of any length, as in an nn.MapTable.
         elements = tuple(Wire(origin=(number,)) for number in range(len(spec.children)))
         container_input = Wire(origin=(), items=elements)
     try:

@@ -122,6 +122,9 @@ class Expressions(Domain[Expression]):
             module: the module.
             path: its path in the compound; empty for the compound itself, as a Sequential.
             value: its input.
+
+        Raises:
+            LookupError: no expression says it, or too many modules were visited.
         """
         self._spend(1)
         if not isinstance(module, TorchObject) or not stock_name(module):
@@ -144,7 +147,13 @@ class Expressions(Domain[Expression]):
         return self._layer(module, path, value)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
-        """Return what a layer without modules computes: a node, unless its entry says it otherwise."""
+        """Return what a layer without modules computes: a node, unless its entry says it otherwise.
+
+        Args:
+            module: the layer.
+            path: its path in the compound.
+            value: its input.
+        """
         facts = in_lua_of(module)
         fields = Fields(module)
         options: dict[str, Any] = {}
@@ -278,7 +287,16 @@ def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -
 
 
 def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
-    """Compare an expression with a list of patterns, element by element; see `_match`."""
+    """Compare an expression with a list of patterns, element by element.
+
+    Args:
+        pattern: the list.
+        expression: what modules compute.
+        paths: those of modules that have a name in the pattern, as far as they are known, by these names.
+
+    Returns:
+        `paths` with those found in the list; `None` if the expression is no list of such elements.
+    """
     if not isinstance(expression, list) or len(pattern) != len(expression):
         return None
     matched: dict[str, str] | None = paths
@@ -289,7 +307,16 @@ def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[
 
 
 def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
-    """Compare an expression with the output of a layer, by the layer and by its input; see `_match`."""
+    """Compare an expression with the output of a layer, by the layer and by its input.
+
+    Args:
+        pattern: the layer and its input.
+        expression: what modules compute.
+        paths: those of modules that have a name in the pattern, as far as they are known, by these names.
+
+    Returns:
+        `paths` with those of this layer and of its input; `None` if the expression is another one.
+    """
     if not isinstance(expression, Node):
         return None
     if (pattern.layer, pattern.options) != (expression.layer, expression.options):

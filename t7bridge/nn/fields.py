@@ -183,6 +183,10 @@ class Fields:
     def text(self, path: str, default: str = "") -> str:
         """Return a string.
 
+        Args:
+            path: of fields, see `get`.
+            default: the value of a missing field.
+
         Raises:
             ModelError: it is something else.
         """

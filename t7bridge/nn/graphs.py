@@ -99,7 +99,16 @@ def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str
 
 
 def _selected(takes: tuple[Link, ...], select: Value, path: str) -> Link:
-    """Return the link to an element of a node's only input; `selectindex` counts from 1."""
+    """Return the link to an element of a node's only input, for a node that does nothing but select it.
+
+    Args:
+        takes: the links to the node's inputs.
+        select: Lua's `selectindex`, which counts from 1.
+        path: of the node, for messages.
+
+    Raises:
+        NotMappedError: it has several inputs, or no whole number.
+    """
     if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
         raise NotMappedError("a node selects something other than an element", path=path, found=f"{select!r:.40}")
     source, elements = takes[0]
@@ -158,7 +167,7 @@ def graph_modules(obj: TorchObject) -> Iterator[Child]:
             children.append(Child(str(position), f".forwardnodes[{number}].data.module", module))
     names = _names_by_labels(nodes)
     for child in children:
-        # Only the first place of a module has its label.
+        # Only the first place of a module has its label: a name is taken out with its first use.
         name = names.pop(id(child.value), None)
         yield child if name is None else evolve(child, name=name)
 

@@ -144,7 +144,15 @@ class Kinds(walk.Domain[Kind]):
         return output
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of the output of a module that was not visited with such an input before."""
+        """Return the kind of the output of a module that was not visited with such an input before.
+
+        Args:
+            spec: the module.
+            kind: that of its input. `NEVER` stays so: Lua failed before this module; `NOTHING` is Lua's nil.
+
+        Raises:
+            Mismatch: the shape of the input is known, and a layer does not accept it.
+        """
         facts = self._traits(spec.target)
         input_shape = kind.value
         if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):
@@ -191,7 +199,15 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*value.shape[:dim], *value.shape[dim + 1 :]))
 
     def elements(self, value: Kind, count: int) -> list[Kind]:
-        """Return the first elements; nothing in the place of further ones than a list of known length has."""
+        """Return the first elements of a list: as many as asked for, also if it has fewer.
+
+        Args:
+            value: the list.
+            count: how many.
+
+        Returns:
+            `NOTHING` in the place of each element that a list of known length lacks.
+        """
         if value == NOTHING:  # Lua fails where it indexes nil
             return [NEVER] * count
         if value.items is not None:
@@ -204,7 +220,7 @@ class Kinds(walk.Domain[Kind]):
         return elements
 
     def length(self, value: Kind, dim: int | None = None) -> int | None:
-        """Return the number of elements, or of slices."""
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known."""
         if dim is None:
             return None if value.items is None else len(value.items)
         if value.shape is None:
@@ -217,7 +233,16 @@ class Kinds(walk.Domain[Kind]):
         return None if value.name == "any" else value.is_list
 
     def concat(self, values: Sequence[Kind], dim: int, *, pads: bool = False) -> Kind:
-        """Return a tensor, whose shape is known if those of all parts are."""
+        """Return the kind of tensors that are concatenated; its shape is known if those of all of them are.
+
+        Args:
+            values: the kinds of the tensors.
+            dim: the dimension along which they are concatenated.
+            pads: whether smaller ones become as large as the largest before.
+
+        Raises:
+            Mismatch: their shapes differ in another dimension.
+        """
         parts = listed(values).items or ()
         shapes = [part.shape for part in parts if part.shape is not None]
         if not shapes or len(shapes) < len(parts):
@@ -237,7 +262,13 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=shapes.pop()) if len(shapes) == 1 else TENSOR
 
     def merge(self, value: Kind, dims: int, apply: Callable[[Kind], Kind]) -> Kind:
-        """Merge dimensions, if they are known, and split them again."""
+        """Return the kind of what a function makes of a tensor whose first dimensions are merged, and split again.
+
+        Args:
+            value: the kind of the tensor.
+            dims: dimensions in all after merging; a tensor that has no more, or an unknown one, is passed as it is.
+            apply: the function.
+        """
         shape = value.shape
         if shape is None or len(shape) <= dims:
             return apply(value)
@@ -249,7 +280,12 @@ class Kinds(walk.Domain[Kind]):
         return Kind("tensor", shape=(*front, *output_shape[1:]))
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps."""
+        """Return a list for a list, and a tensor for a tensor, whose first dimension are the steps.
+
+        Args:
+            value: the kind of the list or tensor.
+            apply: the function that is applied to each step.
+        """
         if value.is_list:
             return walk.each(self, value, lambda number, step: apply(step))
         if not value.shape:  # unknown, or without a dimension of steps
@@ -270,6 +306,12 @@ class Kinds(walk.Domain[Kind]):
 
         Of an input that may be nothing, the output may be too, if the module accepts nothing; if it does not, Lua would
         have failed, and the input was there.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input.
+            node: not needed.
         """
         module = spec.children[child]
         if not value.is_optional:

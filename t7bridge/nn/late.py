@@ -26,11 +26,11 @@ def load_families() -> None:
 
 
 def load_more(class_name: str = "", installed: bool = True) -> None:
-    """Import the entries that may have a class.
+    """Import the entries that may have a class: the rarer ones of nn, and those of the Lua package that it is of.
 
     Args:
         class_name: its full name in Lua; all entries by default.
-        installed: whether packages that others have installed are asked for it, too.
+        installed: whether Python packages that the user has installed, and that add layers, are asked for it, too.
     """
     load_families()
     hooks["load_packages"](class_name, installed)

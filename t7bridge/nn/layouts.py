@@ -44,7 +44,15 @@ class LayoutStep(Protocol):
     """One layout change."""
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """Convert a tensor to PyTorch's layout. Raises ModelError if the fields do not allow it."""
+        """Convert a tensor to PyTorch's layout: a view of the same storage where that is possible.
+
+        Args:
+            tensor: Lua's, after the steps before this one.
+            fields: of the Lua object.
+
+        Raises:
+            ModelError: the tensor, or the fields, do not allow it.
+        """
         ...
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
@@ -106,6 +114,10 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
     """Return the same elements in another shape: a view where possible, else a copy.
 
+    Args:
+        tensor: of any strides.
+        size: the shape, of as many elements.
+
     Raises:
         ModelError: the number of elements differs.
     """
@@ -139,7 +151,10 @@ def nested(value: Any) -> Any:
 
 
 def copied(tensor: Tensor, array: np.ndarray) -> Tensor:
-    """Return a tensor with the elements of an array, in new memory, and the element type, device and flags of another.
+    """Return a tensor with the elements of an array, and the element type, device and flags of another tensor.
+
+    It has a storage of its own, whose memory is that of the array if this is contiguous. An array without dimensions
+    becomes a tensor of one dimension, as Lua has no other.
 
     Args:
         tensor: the other one.
@@ -196,6 +211,11 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
 def _extent(extent: Extent, tensor: Tensor, fields: Fields) -> int:
     """Return an extent as a number: of the tensor itself for `FIRST` and `LAST`, of a field for its name.
 
+    Args:
+        extent: a number, a name, `FIRST` or `LAST`.
+        tensor: the tensor that gets a new shape.
+        fields: of the Lua object.
+
     Raises:
         ModelError: the field is missing, or is not a positive whole number.
     """
@@ -236,7 +256,7 @@ class Reshape:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return a Lua tensor in the shape of the extents; see `LayoutStep.apply`."""
         # Releases of Lua differ in whether they keep a kernel as a matrix, or with all its dimensions.
         if len(tensor.size) == len(self.extents):
             return tensor
@@ -279,11 +299,11 @@ class Merge:
     extents: tuple[Extent, ...]
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return a Lua tensor in that order and shape; see `LayoutStep.apply`."""
         return _in_extents(permute(tensor, self.order), self.extents, fields)
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `LayoutStep.undo`."""
+        """Return PyTorch's tensor in Lua's shape, of the sizes `before`; see `LayoutStep.undo`."""
         # Backwards: the permuted dimensions first, which the shape had merged.
         permuted = reshape(tensor, tuple(before[dim] for dim in self.order))
         return permute(permuted, _inverse(self.order))
@@ -304,7 +324,7 @@ class Narrow:
     length: Extent
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return the part of a Lua tensor, a view; `fields` are those of its object. See `LayoutStep.apply`."""
         # `_extent` refuses 0, which no field should have as an extent.
         start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
         if self.length == REST:
@@ -368,7 +388,7 @@ class DeviationToVariance:
     eps: str = "eps"
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
-        """See `LayoutStep.apply`."""
+        """Return the variance that belongs to Lua's `running_std`; `fields` has eps. See `LayoutStep.apply`."""
         array = elements(tensor)
         # In doubles, and without warnings: a deviation of 0 is an infinite variance.
         with np.errstate(all="ignore"):
@@ -376,7 +396,7 @@ class DeviationToVariance:
             return copied(tensor, variance.astype(array.dtype))
 
     def undo(self, tensor: Tensor, before: tuple[int, ...], fields: Fields) -> Tensor:
-        """See `LayoutStep.undo`."""
+        """Return Lua's `running_std` for a variance; `fields` has eps. See `LayoutStep.undo`."""
         array = elements(tensor)
         with np.errstate(all="ignore"):
             deviation = (array.astype("f8") + fields.number(self.eps, 1e-5)) ** -0.5
@@ -385,6 +405,11 @@ class DeviationToVariance:
 
 def apply_layout(layout: Layout, tensor: Tensor, fields: Fields) -> Tensor:
     """Return a Lua tensor in PyTorch's layout.
+
+    Args:
+        layout: the steps from Lua to PyTorch.
+        tensor: Lua's.
+        fields: of the Lua object.
 
     Raises:
         ModelError: the tensor and the fields of its object are inconsistent.
@@ -445,11 +470,15 @@ def compact_in(value: Any) -> Any:
 
     A storage that occurs in the value outside of tensors is kept whole, with the tensors on it.
 
+    Args:
+        value: of any type; other types than tensors, dicts and lists stay as they are.
+
     Returns:
         The value; another one if it is a tensor itself.
     """
     # In a list, a value that is a tensor itself can be replaced like any other.
     holder_of_value = [value]
+    # The new tensors, by the ids of the old ones. Views that overlap stay on one storage.
     compact: dict[int, Tensor] = {}
     for cluster in list(_clusters(holder_of_value)):
         _move_to_own_storage(cluster, compact)
@@ -643,7 +672,7 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
         rows_of_piece = row_count
 
     def pick(flat: np.ndarray) -> np.ndarray:
-        """Return the elements of the view in some pieces."""
+        """Return the elements of the view in some pieces, which follow one another in `flat`."""
         rows = len(flat) // piece_length * rows_of_piece
         strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
         strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
@@ -666,10 +695,12 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     result = OrderedDict(tensors)
     if hasattr(tensors, "_metadata"):
         result._metadata = tensors._metadata  # type: ignore[attr-defined]
+    # A cluster is a list of views that overlap: first element, end, and view of each, in order.
     clusters_by_storage: dict[int, list[list[tuple[int, int, Tensor]]]] = {}
     for cluster in list(_clusters(result)):
         _, _, view = cluster[0]
         clusters_by_storage.setdefault(id(view.storage), []).append(cluster)
+    # The new tensors, by the ids of the views.
     compact: dict[int, Tensor] = {}
     for clusters in clusters_by_storage.values():
         _, _, view = clusters[0][0]
@@ -693,7 +724,7 @@ def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]
 
     Args:
         storage: the storage that they had before.
-        clusters: first element, end, and view there, in order.
+        clusters: of each its views that overlap there: first element, end, and view, in order.
         compact: the tensors on storages of their own, by the ids of the views; receives those on the common one.
     """
     parts: list[Storage] = []

@@ -201,7 +201,7 @@ def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
             that of a class in the caller's package, `.modules.Scale`.
 
     Returns:
-        A decorator.
+        A decorator that makes the function a `Choice`.
     """
     package = _package_of_caller()
     targets: list[str] = []
@@ -280,9 +280,15 @@ def short_name(target: str) -> str:
 
 
 def _source(value: Any) -> Any:
-    """Return an argument of `of_runtime` for a `Row`: a function of the fields as a `Read`, a plain value as it is.
+    """Return an argument of `of_runtime` in the form that `Row` takes.
 
-    By keyword, an argument whose source returns `None` is left out.
+    Args:
+        value: a `Read`, which gets the argument from the fields of an object; a function of the fields, which becomes
+            one; or the argument itself, which is returned as it is.
+
+    Returns:
+        A `Read` that does not say with which values it is left out is left out with `None`. `Row` asks for that only
+        by keyword; a positional argument is passed whatever its value.
     """
     source = made(value) if callable(value) else value
     if isinstance(source, Read) and not source.omitted:
@@ -312,7 +318,7 @@ def either(condition: Callable[[Lua], Any], one: Row | Choice, other: Row | Choi
 
 
 def made(get: Callable[[Lua], Literal]) -> Read:
-    """Compute an argument by a function of the fields."""
+    """Return the source of an argument that a function of the fields computes."""
     return Read("made", get)
 
 

@@ -154,6 +154,12 @@ class Aliases(Domain[Alias]):
     def call(self, spec: ModuleSpec, child: str, value: Alias, node: int | None = None) -> Alias:
         """Note what a module inside does with its input, and return its output.
 
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input.
+            node: not needed.
+
         Raises:
             LookupError: the value has too many users.
         """
@@ -180,6 +186,8 @@ _MOST_USES = 100_000
 def use_copying_classes(root: ModuleSpec) -> None:
     """Replace classes that return their input by copying ones (`Traits.copying`) where it may matter.
 
+    In evaluation torch.nn.Dropout, for example, returns its input, and Lua's layer a copy of it.
+
     Args:
         root: the module of a plan; it is modified.
     """
@@ -196,10 +204,14 @@ def use_copying_classes(root: ModuleSpec) -> None:
 
 
 def _places(root: ModuleSpec, effects: MemoryEffects) -> Iterator[tuple[ModuleSpec, bool]]:
-    """Yield each module, with whether it may return its input: twice if it is at places of both kinds.
+    """Yield each module, with whether it may return its input instead of a copy.
 
-    A module may if nothing uses its output after the next module received it, or if its input is new and has no other
-    use; see `_places_inside`.
+    One that is at places of both kinds comes twice. A module may if nothing uses its output after the next module
+    received it, or if its input is new and has no other use; see `_places_inside`.
+
+    Args:
+        root: the module of a plan.
+        effects: those of its modules on memory.
     """
     seen: set[tuple[int, bool]] = set()
     stack = [(root, True)]  # what the caller does with its input and output is not the model's business
@@ -218,7 +230,7 @@ _OTHER_USE = -1
 def _places_inside(
     spec: ModuleSpec, container_may_return_input: bool, effects: MemoryEffects
 ) -> list[tuple[ModuleSpec, bool]]:
-    """Return the modules in a container, with whether they may return their inputs.
+    """Return the modules in a container, with whether they may return their inputs instead of copies.
 
     Args:
         spec: the container.
@@ -342,7 +354,13 @@ class Calls(Domain[Value]):
         return apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call, and return its output.
+        """Note a call of a module inside, and return its output.
+
+        Args:
+            spec: the container.
+            child: the name of the module in it.
+            value: the input; in a list, each element is used by the call.
+            node: not needed.
 
         Raises:
             LookupError: there are too many calls.

@@ -58,7 +58,13 @@ class Arguments:
         return otherwise if value is None else value
 
     def each(self, name: str, place: int, dims: int, otherwise: int) -> Shape:
-        """Return an argument that is one number or one for each dimension, as a tuple; see `get`.
+        """Return an argument that is one number or one for each dimension, as a tuple with one for each.
+
+        Args:
+            name: of the argument.
+            place: its position, from 0.
+            dims: the number of dimensions.
+            otherwise: the number if the argument is missing.
 
         Raises:
             Mismatch: it is something else.
@@ -85,7 +91,9 @@ class Arguments:
 
 
 Rule = Callable[[Arguments, Value], Value]
-"""Returns the shape of a module's output, from its arguments and the shape of its input; `None` if that is unknown.
+"""Returns the shape of a module's output, from the arguments of its constructor and the shape of its input.
+
+Shapes are of one tensor, or lists of such for lists of tensors; `None` is an unknown one.
 
 A rule raises `Mismatch` for an input that the module refuses.
 """
@@ -111,6 +119,7 @@ def batch_of_one(rank: int) -> Rule:
     """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the batch; a `Rule`."""
         shape = _of_tensor(input_shape)
         batch = shape if len(shape) >= rank else (1, *shape)
         if len(batch) < rank or _differs(batch[1], arguments.number("num_features", place=0)):
@@ -205,6 +214,7 @@ def _windows(
     """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the layer's output; a `Rule`."""
         shape = _of_tensor(input_shape)
         # Channels come before the dimensions of the window, and a batch perhaps before these.
         if len(shape) not in (dims + 1, dims + 2):
@@ -261,10 +271,13 @@ def _enlarged(extent: Extent, kernel: int, stride: int, padding: int, extra: int
 
 
 def pooling(dims: int) -> Rule:
-    """Return the rule of poolings, by the dimensions of a kernel."""
-    # Name, position and default.
+    """Return the rule of poolings, by the dimensions of a kernel.
+
+    Max and average poolings have the same rule, as all options of one that the other lacks have their defaults.
+    """
+    # Name, position and default of the numbers that `_pooled` takes after the extent, in its order.
     options = (
-        ("kernel_size", 0, 1),
+        ("kernel_size", 0, 1),  # always given, so that its default is never used
         ("stride", 1, 0),  # 0 is as large as the kernel, see `_pooled`
         ("padding", 2, 0),
         # Max and average pooling have these at different positions; they are always given by name.
@@ -275,9 +288,17 @@ def pooling(dims: int) -> Rule:
 
 
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
-    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; a stride of 0 is the kernel's.
+    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it.
 
     An unknown one is returned if it would be an expression that is rounded up.
+
+    Args:
+        extent: of the input.
+        kernel: extent of the window.
+        stride: distance of two windows; 0 for that of the kernel.
+        padding: elements added at both sides.
+        dilation: distance of two elements of a window.
+        ceil_mode: whether the number of windows is rounded up, so that the last one may reach beyond the input.
 
     Raises:
         Mismatch: the input is smaller than a window, or the stride is negative.
@@ -301,6 +322,7 @@ def _in_time(rule: Rule) -> Rule:
     """Return the rule of a layer over (…, time, features) from that over (features, time)."""
 
     def rule_in_time(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the layer's output, (…, time, features); a `Rule`."""
         shape = _of_tensor(input_shape)
         if len(shape) not in (2, 3):
             raise Mismatch
@@ -318,9 +340,15 @@ temporal_pool = _in_time(pooling(1))
 
 
 def adaptive(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of an adaptive pooling of images: its argument `output_size`, of one or two sides.
+    """Return the shape of the output of an adaptive pooling of images: the input's, with other extents at the end.
 
-    A side that is `None` keeps its extent.
+    Args:
+        arguments: of the constructor. Its `output_size` is one number for both sides of a square, or a tuple with the
+            last extents of the output. `None` in place of a number keeps the extent of the input.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input is no tensor of images, or `output_size` holds something else.
     """
     shape = _of_tensor(input_shape)
     output_size = arguments.get("output_size", place=0)
@@ -369,6 +397,13 @@ def one_hot(arguments: Arguments, input_shape: Value) -> Value:
 def view(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.View: its sizes, after a batch where the input has one.
 
+    Args:
+        arguments: of the constructor: the sizes of one example, of which one may be -1, and perhaps `n_input_dims`.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the elements of the input do not fill examples of these sizes.
+
     Source: nn 8726825 `View.lua` `batchsize`.
     """
     shape = _of_tensor(input_shape)
@@ -394,7 +429,16 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def reshape(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Reshape: its sizes, after the first dimension of a batch."""
+    """Return the shape of the output of nn.Reshape: its sizes, after the first dimension of a batch.
+
+    Args:
+        arguments: of the constructor: the sizes of one example, and `batch_mode`, whether the input is a batch. Without
+            that, an input with another number of elements than one example is one.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the elements of the input do not fill examples of these sizes.
+    """
     shape = _of_tensor(input_shape)
     size = _sizes(arguments)
     is_batch = arguments.get("batch_mode")
@@ -415,6 +459,10 @@ def _sizes(arguments: Arguments) -> Shape:
 
 def _inferred(size: Shape, total: int) -> Shape:
     """Return a shape of `total` elements, in which a -1 is the extent that follows from the others.
+
+    Args:
+        size: the shape, with at most one -1.
+        total: number of elements of the input.
 
     Raises:
         Mismatch: there is no such shape, or it has several -1.
@@ -442,6 +490,10 @@ def _dimension(arguments: Arguments, shape: Shape) -> int:
     """Return the argument `dim` as a dimension of the input, from 0.
 
     With `n_input_dims` it counts the dimensions of one example, and an input with one more has a batch before these.
+
+    Args:
+        arguments: of the constructor.
+        shape: of the input.
 
     Raises:
         Mismatch: the input has no such dimension.
@@ -502,11 +554,24 @@ def split(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def fold(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.CAddTable and the like: that of the first element whose shape is known."""
+    """Return the shape of the output of nn.CAddTable and the like, which combine a list of tensors element by element.
+
+    Args:
+        arguments: not needed.
+        input_shape: a list of shapes, of which some may be unknown.
+
+    Returns:
+        The shape of the first element whose shape is known, which is that of the output if all have the same sizes.
+        `None` if no shape is known, or the known ones do not have as many elements each.
+
+    Raises:
+        Mismatch: the input is no list, or an empty one.
+    """
     if not isinstance(input_shape, list) or not input_shape:
         raise Mismatch
     shapes = [item for item in input_shape if isinstance(item, tuple)]
-    # Lua combines tensors of as many elements whatever their sizes, and the output has those of the first.
+    # Lua combines tensors of as many elements whatever their sizes, and the output has those of the first. That
+    # they have different numbers of elements is not refused here, but left to the module.
     if not shapes or any(prod(shape) != prod(shapes[0]) for shape in shapes):
         return None
     return shapes[0]
@@ -528,7 +593,15 @@ def select(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow; `None` if it counts from the end."""
+    """Return the shape of the output of nn.Narrow, a part along one dimension; `None` if it counts from the end.
+
+    Args:
+        arguments: of the constructor: dimension, start and length, from 0.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such part.
+    """
     shape = _of_tensor(input_shape)
     start = arguments.number("start", place=1)
     length = arguments.number("length", place=2, otherwise=1)
@@ -544,6 +617,11 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
     The last dimension stays, as Lua has no tensors without dimensions.
+
+    Args:
+        arguments: of the constructor: perhaps `dim`, the one dimension, and `n_input_dims`, the dimensions of one
+            example, before which an input may have a batch.
+        input_shape: of one tensor.
     """
     shape = _of_tensor(input_shape)
     if arguments.get("dim", place=0) is not None:
@@ -559,7 +637,15 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element."""
+    """Return the shape of the output of nn.Unsqueeze: with one more dimension, of one element.
+
+    Args:
+        arguments: of the constructor: the place of the new dimension, and perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has too few dimensions.
+    """
     shape = _of_tensor(input_shape)
     dim = arguments.number("dim", place=0)
     example_dims = arguments.get("n_input_dims", place=1)
@@ -572,7 +658,11 @@ def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def transpose(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order."""
+    """Return the shape of the output of nn.Transpose, whose arguments are pairs of dimensions to exchange, in order.
+
+    Raises:
+        Mismatch: the input is no tensor, or lacks one of the dimensions.
+    """
     shape = list(_of_tensor(input_shape))
     example_dims = arguments.get("n_input_dims")
     # Pairs count the dimensions of an example; all others are before these.
@@ -596,7 +686,15 @@ def replicate(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def padding(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0."""
+    """Return the shape of the output of nn.Padding: one dimension grows, at its end, or at its start if `pad` < 0.
+
+    Args:
+        arguments: of the constructor: the dimension, `pad`, and perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimension.
+    """
     shape = _of_tensor(input_shape)
     dim = arguments.number("dim", place=0)
     example_dims = arguments.get("n_input_dims", place=2)
@@ -608,9 +706,14 @@ def padding(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def borders(dims: int) -> Rule:
-    """Return the rule of paddings of images, by the dimensions of an image."""
+    """Return the rule of paddings of images.
+
+    Args:
+        dims: dimensions of an image, without channels.
+    """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the padded input; a `Rule`."""
         shape = _of_tensor(input_shape)
         # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
         widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
@@ -664,7 +767,15 @@ def _are_two_tensors(input_shape: Value) -> bool:
 def pairs(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.DotProduct and the like, one number for each pair of vectors.
 
-    It is unknown if the input is not known to be two tensors.
+    Args:
+        arguments: not needed.
+        input_shape: a list of two shapes.
+
+    Returns:
+        `None` if the input is not known to be a list of two tensors.
+
+    Raises:
+        Mismatch: the two have different numbers of dimensions, or are neither vectors nor batches of vectors.
     """
     if not _are_two_tensors(input_shape):
         return None
@@ -676,7 +787,18 @@ def pairs(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def product(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.MM: the product of two matrices, or of two batches of matrices."""
+    """Return the shape of the output of nn.MM: the product of two matrices, or of two batches of matrices.
+
+    Args:
+        arguments: of the constructor: whether the first and the second are transposed before.
+        input_shape: a list of the shapes of both.
+
+    Returns:
+        `None` if the input is not known to be a list of two tensors.
+
+    Raises:
+        Mismatch: they are no matrices, or have no product.
+    """
     if not _are_two_tensors(input_shape):
         return None
     first, second = input_shape

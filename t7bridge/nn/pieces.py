@@ -160,7 +160,13 @@ def _zero_rows(count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def _block(tensor: Tensor, piece: Piece) -> Tensor:
-    """Return the block of a source tensor that a piece takes; a vector may have more dimensions of one element."""
+    """Return the block of a source tensor that a piece takes: a view, but a copy where the piece is negated.
+
+    Args:
+        tensor: the source tensor.
+        piece: the piece.
+    """
+    # A vector may have more dimensions of one element in Lua.
     if len(tensor.shape) != len(piece.size):
         tensor = reshape(tensor, (tensor.numel,))
     for dim, (start, length) in enumerate(zip(piece.start, piece.size)):
@@ -315,7 +321,12 @@ def _check_uncovered(uncovered: Mapping[str, np.ndarray], state: Mapping[str, An
 
 
 def _block_of_source(piece: Piece, state: Mapping[str, Any]) -> np.ndarray:
-    """Return the block of a source tensor from the cells' tensors; of two biases their sum."""
+    """Return the block of a source tensor from the cells' tensors; of two biases their sum.
+
+    Args:
+        piece: what the block is in the source, and in the cell.
+        state: the cells' tensors, by key.
+    """
     in_cell = _slices(piece.at, piece.size)
     block: np.ndarray = state[piece.target].array[in_cell]
     if piece.second_bias:
@@ -342,6 +353,7 @@ def constant_biases(cells: Lifted) -> set[str]:
     biases: set[str] = {piece.second_bias for piece in cells.pieces if piece.second_bias}
     # A second bias that has learned elements, too, is trained as a whole.
     biases -= {piece.target for piece in cells.pieces}
+    # Of layers that are one module in Lua too, the entry says which bias is added to another on the way back.
     for key, origin in cells.state.origins.items():
         if origin.param is not None and origin.param.adds_to:
             biases.add(key)

@@ -76,6 +76,9 @@ class NameBudget:
     def spend(self, chars: int) -> None:
         """Count characters of names.
 
+        Args:
+            chars: of the next names.
+
         Raises:
             LimitError: there are too many.
         """
@@ -131,7 +134,7 @@ class Place:
 
 
 def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
-    """Yield the values in a table or object.
+    """Yield the values directly in a table or object; none of any other value.
 
     Yields:
         The name of the value in PyTorch, where lists count from 0; the step of a path to it in Lua; the value.
@@ -151,6 +154,7 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
     for key, item in table.raw_items():
         step = step_name(key)
         if isinstance(key, float) and key.is_integer():
+            # Keys that are not 1, 2, … are numbers with a meaning of their own, and stay.
             number = int(key) - 1 if is_list else int(key)
             yield str(number), step, item
         elif isinstance(key, bytes):
@@ -242,6 +246,10 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
     """Yield the modules in an object of a class without an entry: those in `modules`, by number, then those in fields.
 
     Of a module in both, the second is an alias, which `Places` skips.
+
+    Args:
+        obj: the object.
+        searcher: the one of the model, which searches the fields.
     """
     for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
         if is_module(value):
@@ -298,7 +306,14 @@ class Places:
         stack: list[tuple[Place, Iterator[Child]]] = []
 
         def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
-            """Return a new place, whose children are visited next."""
+            """Return a new place, after noting it in all that the walk keeps; its children are visited next.
+
+            Args:
+                obj: the module.
+                name: in its parent, in PyTorch.
+                step: from its parent, in Lua.
+                parent: the place that contains it; `None` for the model itself.
+            """
             depth = parent.depth + 1 if parent is not None else 0
             place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
             self.last_entered[id(obj)] = place.entered
@@ -330,6 +345,9 @@ class Places:
 
     def _check_repeated(self, count: int) -> None:
         """Refuse a model with too many places beside the first ones of its modules.
+
+        Args:
+            count: of these places so far.
 
         Raises:
             LimitError: there are more than the limit `work` allows.
@@ -471,6 +489,10 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
     The name is that of the state dict, as `inspect` lists it; of several models it begins with the path of the model.
     Modules nested deeper than `MAX_DEPTH` are left out.
+
+    Args:
+        value: the result of a `T7Reader`: a module, or anything that holds some.
+        limits: resource limits.
     """
     names: dict[str, tuple[str, str]] = {}
     has_several_models = len(find_models(value, limits=limits)) > 1

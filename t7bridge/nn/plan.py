@@ -204,7 +204,14 @@ class _Planner:
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
 
     def _plan(self, place: Place) -> ModuleSpec:
-        """Return the plan of a module without its children; one without a target if it is rejected."""
+        """Return the plan of a module without its children.
+
+        Args:
+            place: the first place of the module.
+
+        Returns:
+            A plan without a target if the module has no PyTorch module, which is noted in `unsupported`.
+        """
         obj = place.obj
         # The path of a deep place is as long as the model is deep: of all of them together that would be too much.
         is_deep = place.depth > MAX_DEPTH
@@ -226,7 +233,10 @@ class _Planner:
         return spec
 
     def _construction(self, place: Place, path: str) -> tuple[Call, GraphSpec | None] | None:
-        """Return how the module of a place is constructed, and the nodes of a graph; `None` if it is rejected.
+        """Return how the module of a place is constructed, and the nodes of a graph.
+
+        Returns:
+            `None` if it has no PyTorch module, which is noted in `unsupported`; in the pair `None` for all but graphs.
 
         Args:
             place: the place.
@@ -287,7 +297,13 @@ class _Planner:
                 spec.refers[name] = other
 
     def _reject(self, path: str, class_name: str, reason: str) -> None:
-        """Note a layer without a PyTorch module."""
+        """Note in `unsupported` a layer without a PyTorch module.
+
+        Args:
+            path: of the layer in the file.
+            class_name: its class in Lua.
+            reason: the end of a sentence that begins with the class: `contains itself`.
+        """
         self.unsupported[path, class_name, reason] = None
 
     def check_shapes(self) -> None:

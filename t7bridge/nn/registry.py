@@ -416,7 +416,7 @@ class Layer:
 
 
 _LAYERS: dict[str, Layer] = {}
-"""The entries by class name; those of a Lua package from when a class of it was met, see `_listed`."""
+"""The entries by class name; those of a Lua package from when a class of it was met, see `_loaded_entry`."""
 _CLASSES: dict[str, type] = {}
 """Users' classes, by their dotted name in plans."""
 _Class = TypeVar("_Class")
@@ -541,7 +541,8 @@ def _check_unregistered(layer: Layer) -> None:
     """
     for name in layer.names:
         # A user's name may be in a package of ours that is not loaded yet. Of two of ours with the same name, the one
-        # that is loaded last finds the other.
+        # that is loaded last finds the other. What others have installed is not loaded for this check: it may be such a
+        # package that is registering its classes now.
         if name in _LAYERS or (not layer.is_ours and _loaded_entry(name, installed=False) is not None):
             raise ModelError(
                 f"the class {name} is already registered", hint="Call unregister_layer first to replace it."
@@ -670,11 +671,14 @@ def entry_name(class_name: str) -> str:
 
 
 def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:
-    """Return the entry under a name. The entries of Lua packages are imported once one is asked for that nn has not.
+    """Return the entry under a name; the entries of Lua packages are imported first if nn has none.
 
     Args:
         name: full name of a class in Lua.
-        installed: whether packages that others have installed are asked for it, too.
+        installed: whether Python packages that the user has installed, and that add layers, are asked for it, too.
+
+    Returns:
+        `None` if none of them has the class.
     """
     if name not in _LAYERS:
         load_more(name, installed)
@@ -735,7 +739,7 @@ def own_names(class_name: str) -> frozenset[str]:
 
     Args:
         class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row, whatever another class of Lua sets.
+            but without a row in `field_names.txt`, whatever another class of Lua sets.
     """
     rows = _field_names()
     if class_name.startswith("torch."):
@@ -786,7 +790,13 @@ def registered_layers() -> dict[str, Layer]:
 
 
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
-    """Yield the children at the first path where there is a module, or a list with elements; see `children_at`."""
+    """Yield the children at the first path where there is a module, or a list with elements.
+
+    Args:
+        obj: the object that holds them.
+        paths: of fields, as for `fields.lookup`: `net.modules`.
+        name: of a single child, or of each in a list; by default a single one is `0`, and lists count from `0`.
+    """
     for path in paths:
         value = lookup(obj, path)
         if value is None:

@@ -175,7 +175,10 @@ def state_dict(
 
 
 def lua_named(places: Places) -> StateDict:
-    """Return the state dict of a Lua module under the names of the Lua model; see `state_dict`.
+    """Make the state dict of a Lua module under the names of the Lua model, as `state_dict` does with `own_keys`.
+
+    Args:
+        places: the places of the module and of those inside it.
 
     Raises:
         LimitError: the model is nested or shared so much that its names would be too many or too long.
@@ -187,6 +190,11 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
     """Convert a state dict in place to the one that `save_module` recorded in the model, if it did, and they match.
 
     If they do not match, the state dict gets a note, and keeps the names of the Lua model.
+
+    Args:
+        value: the model.
+        path: its path in the file, for the note.
+        state: its state dict under the names of the Lua model.
     """
     if ROOT_FIELD not in value:
         return
@@ -196,7 +204,8 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
         state.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.to_recorded(state)
-    # A tensor without pieces, which only the record holds, has no origin.
+    # The pieces of a tensor are those parts of it that modules hold. One without any, which only the record of the root
+    # holds, has no origin.
     origins = {}
     for key in tensors:
         first_key = record.tied.get(key, key)
@@ -270,7 +279,12 @@ class _Collector:
     # Classes with an entry
 
     def _collect_by_entry(self, place: Place, layer: Layer) -> None:
-        """Collect the tensors that the entry of a module's class names, or by names if the entry cannot be applied."""
+        """Collect the tensors that the entry of a module's class names, or by names if the entry cannot be applied.
+
+        Args:
+            place: where the module is.
+            layer: the entry.
+        """
         fields = Fields(place.obj, path="", defaults=layer.defaults)
         if text := layer.note_of(fields):
             self._note("info", place, f"{place.obj.class_name} {text}")
@@ -293,7 +307,13 @@ class _Collector:
         self._collect_unnamed(place, layer, named_fields={source.path.partition(".")[0] for source in sources})
 
     def _convert(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
-        """Return the tensor that an entry declares, and its origin; `None` if the object has none."""
+        """Return the tensor that an entry declares, and its origin; `None` if the object has none.
+
+        Args:
+            place: where the module is.
+            fields: those of the module.
+            param: what the entry says of the tensor: in which fields it may be, or how it is computed from others.
+        """
         for source in param.sources:
             tensor = fields.find_tensor(source.path)
             if tensor is not None:
@@ -303,7 +323,18 @@ class _Collector:
     def _converted_field(
         self, place: Place, fields: Fields, param: Param, source: Source, original: Tensor
     ) -> tuple[Tensor, Origin] | None:
-        """Return a field's tensor in PyTorch's layout, or in Lua's if that is impossible; `None` if it is unused."""
+        """Return a field's tensor in PyTorch's layout, or in Lua's if that is impossible, and its origin.
+
+        Args:
+            place: where the module is.
+            fields: those of the module, on which a layout may depend.
+            param: what the entry says of the tensor.
+            source: the field, and its layout in Lua.
+            original: the tensor in the field.
+
+        Returns:
+            `None` if Lua never reads the field, by the entry; this is noted.
+        """
         obj = place.obj
         steps = path_steps(source.path)
         if param.kind == "unused":
@@ -326,6 +357,11 @@ class _Collector:
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
         """Return a tensor that no field holds, computed from others, and its origin.
+
+        Args:
+            place: where the module is.
+            fields: those of the module.
+            param: what the entry says of the tensor.
 
         Returns:
             `None` if the entry computes none for these fields, or if it cannot be computed, which is noted.
@@ -367,6 +403,15 @@ class _Collector:
         """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
 
         Nothing is added for a module that is at two places of the same name, as in a damaged file.
+
+        Args:
+            place: where the module is, whose prefix the key begins with.
+            name: of the tensor in the module.
+            tensor: the tensor.
+            origin: the object and field that it was made from.
+
+        Raises:
+            LimitError: the names of all tensors together are too long.
         """
         wanted = place.prefix + name
         self._name_budget.spend(len(wanted))
@@ -439,7 +484,13 @@ class _Collector:
         return isinstance(value, _SCALAR_TYPES) and name in self._own_names(obj.class_name)
 
     def _collect_data(self, place: Place, name: str, value: Value) -> None:
-        """Collect a field that holds data, such as a vocabulary, and is not an option of the layer."""
+        """Add a field to `data` of the result if it holds data, such as a vocabulary, and is no option of the layer.
+
+        Args:
+            place: where the module is.
+            name: of the field.
+            value: what it holds.
+        """
         if name in (FIELD, ROOT_FIELD):  # the record of `save_module`, which `_use_recorded_names` uses or notes
             self._result.data_fields.add((id(place.obj), name))
             return
@@ -536,7 +587,10 @@ class _RecordingTable(Table):
 
 
 def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
-    """Return the fields of an object that the entry of its class reads, found by applying the entry: its options.
+    """Return the fields of an object that the entry of its class reads: its options, and its tensors and children.
+
+    The entry is applied to a copy of the object that notes which fields are read. A field that is read only for other
+    values, or after an error, is missing.
 
     Args:
         obj: the object.
@@ -610,7 +664,14 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
 
 
 def recomputed(origin: Origin) -> Tensor | None:
-    """Compute a derived tensor from the tensors that the Lua object holds now; `None` if it is not derived."""
+    """Compute a derived tensor from the tensors that the Lua object holds now.
+
+    Args:
+        origin: the object, and the entry that says how the tensor is computed from others.
+
+    Returns:
+        `None` if it is not derived, or cannot be computed from these tensors.
+    """
     if origin.param is None or origin.param.make is None:
         return None
     try:
@@ -623,6 +684,10 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
     """Return the Lua field that holds a computed tensor of a state dict too; `None` if there is none of its shape.
 
     Lua's module reads this field in evaluation, and computes it again in training.
+
+    Args:
+        origin: of the tensor of the state dict.
+        computed: the tensor.
     """
     if origin.param is None:
         return None
@@ -672,6 +737,7 @@ def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor
 
 
 def _fields(origin: Origin) -> Fields:
+    """Return the fields of the object that a tensor was made from, with the defaults of its class."""
     layer = layer_of(origin.obj.class_name)
     return Fields(origin.obj, path="", defaults=layer.defaults if layer else {})
 
@@ -716,7 +782,11 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
 
 
 def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
-    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result."""
+    """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result.
+
+    Args:
+        models: the state dicts of the result, whose tensors have their Lua tensors as origins.
+    """
     by_storage: dict[int, list[_Converted]] = {}
     for model in models:
         for key, origin in model.origins.items():
@@ -791,17 +861,22 @@ class Recorded:
         return self.in_order({key: self._joined(key, state) for key in self.pieces}, self.other)
 
     def in_order(self, joined: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tensors by all recorded keys, in their order.
+        """Return tensors by all recorded keys, in their order; keys that are tied have the same tensor.
 
         Args:
-            joined: the tensors composed of pieces, by their first keys.
+            joined: the tensors composed of pieces, which are the parts that modules hold, by their first keys.
             other: the others; of a tensor in both, the one composed of pieces counts.
         """
         tensors = {**other, **joined}
         return {key: tensors[self.tied.get(key, key)] for key in self.keys}
 
     def _joined(self, key: str, state: StateDict) -> Tensor:
-        """Return a tensor composed of its pieces; a view, if they lie in memory as in the tensor."""
+        """Return a tensor composed of its pieces; a view, if they lie in memory as in the tensor.
+
+        Args:
+            key: the recorded key of the tensor, its first one.
+            state: the model's own state dict, which has the elements of the pieces.
+        """
         size = self.sizes[key]
         pieces = self.pieces[key]
         tensors = [state[piece.key] for piece in pieces]
@@ -906,27 +981,37 @@ def _offset_of_whole(pieces: Sequence[Run], tensors: Sequence[Tensor]) -> int | 
 
 
 def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
-    """Return the state dict recorded in a model, `None` if there is none, or it does not match.
+    """Return the state dict that `save_module` recorded in a model, and where the model now has its elements.
+
+    The root has the order of the keys and the tensors that no module holds, in the field `ROOT_FIELD`. Each module
+    with tensors has in `FIELD`, for each of them, which part of which recorded tensor it is.
 
     Args:
         root: the model.
-        own: its own state dict.
+        own: the state dict of the model under Lua's names, as it is now.
+
+    Returns:
+        `None` if nothing is recorded, or if the model was changed so that its modules, together with the root, no
+        longer have all recorded tensors.
     """
     table = root.get(ROOT_FIELD)
     if not isinstance(table, Table):
         return None
     record = _record_of_root(table)
-    # Each module with tensors has a table: the name of the tensor → the part of the state dict that it is.
+    # A module's table: the name of its tensor → the part of a recorded tensor that it is. First all parts are listed.
     for key, origin in own.origins.items():
         name = key.rpartition(".")[2]
         entries = origin.obj.get(FIELD)
         entry = entries.get(name) if isinstance(entries, Table) else None
         if isinstance(entry, Table):
             _add_run(record, key, entry, own[key].numel)
+    # Several modules may hold the same part, such as the cells of an unrolled layer: one of them is enough.
     for key in record.pieces:
         _separate_copies(record, key)
+    # Each tensor of which modules hold parts must be complete.
     if not all(_is_covered(record, key) for key in record.pieces):
         return None
+    # Each key, also one tied to another, must have a tensor: one of modules, or one of the root.
     first_keys = {*record.pieces, *record.other}
     if not all(record.tied.get(key, key) in first_keys for key in record.keys):
         return None
@@ -934,7 +1019,11 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
 
 
 def _record_of_root(table: Table) -> Recorded:
-    """Return what the root of a model records: all but the parts of tensors that modules hold."""
+    """Return what the root of a model records: all but the parts of tensors that modules hold.
+
+    Args:
+        table: its field `ROOT_FIELD`.
+    """
     record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
@@ -958,9 +1047,10 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
 
     Args:
         record: the record, to which the run and the size of its tensor are added.
-        own_key: of the module's tensor.
-        entry: what the field says; see `workshop/lua/objects.py`.
-        count: elements of the module's tensor.
+        own_key: of the module's tensor, in the model's own state dict.
+        entry: what the field says: `key` and `size` of the recorded tensor, `start` of the part of it that the module
+            holds, in elements from 0, and whether the module has it `transposed`.
+        count: elements of the module's tensor, and so of the part.
     """
     key = _text(entry.get("key"))
     extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
@@ -972,7 +1062,14 @@ def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
 
 
 def _separate_copies(record: Recorded, key: str) -> None:
-    """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`."""
+    """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`.
+
+    A run is a stretch of the tensor's elements that one module holds.
+
+    Args:
+        record: the record; `pieces` and `copies` of the key are changed, no keys are added to `pieces`.
+        key: of the recorded tensor.
+    """
     runs = record.pieces[key]
     whole = [run for run in runs if run.is_all_of(record.sizes[key])]
     pieces: dict[tuple[int, int], Run] = {}
@@ -989,6 +1086,10 @@ def _is_covered(record: Recorded, key: str) -> bool:
 
     Elements that no module holds are in `other`, which then has the whole tensor. Only a piece that is a whole matrix
     may be transposed.
+
+    Args:
+        record: what the model records.
+        key: the recorded key of the tensor, its first one.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]

@@ -68,6 +68,10 @@ class _Formatted:
     def __format__(self, form: str) -> str:
         """Return the field in one of the forms of `Text`, which stands after the colon in a template.
 
+        Args:
+            form: `s` for a text, `n` for the elements of a tensor, a number for one of its extents, from 1, `*` and a
+                separator for a storage of sizes; for numbers see `_number`.
+
         Raises:
             _AbsentError: it is missing, or has no such form.
         """
@@ -87,6 +91,10 @@ class _Formatted:
     @staticmethod
     def _sizes(storage: Storage, separator: str) -> str:
         """Return the numbers of a LongStorage, of very many the first.
+
+        Args:
+            storage: the storage.
+            separator: written between two numbers.
 
         Raises:
             _AbsentError: it has other elements, which are no sizes.
@@ -152,7 +160,14 @@ def window(*, planes: bool = False, extra: str = "", always: bool = False) -> Ca
 
 
 def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
-    """See `window`."""
+    """Return the text of the window of a layer, as `window` describes it.
+
+    Args:
+        fields: those of the layer.
+        planes: whether the text begins with the numbers of planes, and shows the step only if it is needed.
+        extra: prefix of further fields of each axis, such as `adj`; empty for none.
+        always: whether these are shown even if they are 0.
+    """
     # The width comes first, as in Lua's constructors.
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
 
@@ -267,7 +282,14 @@ def _lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Lin
 
 
 def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.MapTable, which shows the module that it applies to each element; see `_lines`."""
+    """Return the lines of an nn.MapTable, which shows the module that it applies to each element.
+
+    Args:
+        module: the nn.MapTable.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
+    """
     class_name = clean(str(module.class_name))
     inside = module.get("module")
     if inside is None:
@@ -280,9 +302,13 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
 
 
 def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Sequential: an overview, then its modules by number; see `_lines`.
+    """Return the lines of an nn.Sequential, or of a subclass, which shows the same name: an overview, then its modules.
 
-    A subclass shows the same name.
+    Args:
+        inside: the modules, in order.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
     """
     arrows = "".join(f" -> ({number})" for number in range(1, min(len(inside), _LINES) + 1))
     if len(inside) > _LINES:
@@ -297,7 +323,15 @@ def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -
 
 
 def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
-    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module; see `_lines`."""
+    """Return the lines of an nn.Concat and the like, with an arrow from the input to each module.
+
+    Args:
+        container: the module.
+        inside: the modules in it, in order.
+        head: the beginning of the first line.
+        indent: the beginning of the further lines.
+        depth: number of modules around it.
+    """
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)

@@ -59,7 +59,10 @@ class TorchClass:
 
 
 def _rows() -> Iterator[tuple[str, TorchClass]]:
-    """Yield the classes of the table by name; one of which only the output is known has an empty base name."""
+    """Yield the classes of `torch_nn.txt` by name; one of which only the output is known has an empty base name.
+
+    A line of the file is a class, with columns between `|`; its head says what each column is.
+    """
     for line in words_beside(__file__, "torch_nn.txt").splitlines():
         if line.startswith("#"):
             continue
@@ -163,7 +166,12 @@ def positive(size: int) -> int:
 
 
 def bound(name: str, args: tuple[Any, ...], kwargs: Arguments) -> dict[str, Any]:
-    """Return all arguments of a constructor by name.
+    """Return all arguments of a constructor by name, those that are not given with their defaults.
+
+    Args:
+        name: a class of torch.nn, one of `TORCH`.
+        args: positional arguments.
+        kwargs: arguments by keyword.
 
     Raises:
         TypeError: there are too many, unknown ones, or one is missing.
@@ -254,8 +262,8 @@ def _hardtanh(name: str, arguments: Arguments) -> Tensors:
 def _unflatten(name: str, arguments: Arguments) -> Tensors:
     """Return no tensors; refuse sizes that are no integers."""
     sizes = arguments["unflattened_size"]
+    # By type, as `isinstance` takes True and False for integers.
     has_sizes = isinstance(sizes, tuple) and all(type(size) is int for size in sizes)
-    # Not `isinstance`, which takes True and False for integers.
     _require(has_sizes and type(arguments["dim"]) is int, f"nn.{name} requires integers")
     return {}
 
@@ -266,7 +274,7 @@ def _prelu(name: str, arguments: Arguments) -> Tensors:
 
 
 def _embedding(name: str, arguments: Arguments) -> Tensors:
-    """Return the rows of an embedding; refuse a row of padding that it does not have."""
+    """Return the shape of the rows of an embedding; refuse a row of padding that it does not have."""
     padding = arguments["padding_idx"]
     rows = arguments["num_embeddings"]
     has_row = padding is None or -rows <= padding < rows
@@ -275,7 +283,12 @@ def _embedding(name: str, arguments: Arguments) -> Tensors:
 
 
 def _norm(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of a normalization: those learned, and running statistics."""
+    """Return the shapes of the tensors of a normalization: those learned, and running statistics.
+
+    Args:
+        name: of the class in torch.nn.
+        arguments: all of the constructor, by name.
+    """
     if "num_features" not in arguments:  # a local response normalization, which has no tensors
         return {}
     features = shape(arguments["num_features"])
@@ -288,7 +301,12 @@ def _norm(name: str, arguments: Arguments) -> Tensors:
 
 
 def _linear(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of torch.nn.Linear or Bilinear."""
+    """Return the shapes of the tensors of torch.nn.Linear or Bilinear.
+
+    Args:
+        name: of the class.
+        arguments: all of the constructor, by name and in its order.
+    """
     # In the order of the arguments: one size of the input of torch.nn.Linear, two of the inputs of Bilinear.
     *inputs, outputs, bias = arguments.values()
     is_bilinear = len(inputs) == 2
@@ -301,7 +319,12 @@ def _linear(name: str, arguments: Arguments) -> Tensors:
 
 
 def _conv(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of a convolution, also a transposed one."""
+    """Return the shapes of the tensors of a convolution, also a transposed one.
+
+    Args:
+        name: of the class in torch.nn: `Conv2d`, `ConvTranspose2d`.
+        arguments: all of the constructor, by name.
+    """
     groups = arguments["groups"]
     inputs = arguments["in_channels"]
     outputs = arguments["out_channels"]
@@ -325,7 +348,12 @@ def _conv(name: str, arguments: Arguments) -> Tensors:
 
 
 def _recurrent(name: str, arguments: Arguments) -> Tensors:
-    """Return the tensors of an LSTM, GRU or RNN, or of a cell of one: the rows of all gates follow one another."""
+    """Return the shapes of the tensors of an LSTM, GRU or RNN, or of a cell of one, which have the rows of all gates.
+
+    Args:
+        name: of the class in torch.nn: `LSTM`, `LSTMCell`.
+        arguments: all of the constructor, by name.
+    """
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name.removesuffix("Cell")]
     hidden = arguments["hidden_size"]
     if name.endswith("Cell"):  # PyTorch checks nothing
@@ -334,7 +362,7 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
     dropout = arguments["dropout"]
     projected = arguments["proj_size"]
     function = arguments.get("nonlinearity", "tanh")
-    positive(hidden)  # or refused
+    positive(hidden)  # raises `Refused` for other values
     positive(arguments["input_size"])
     _require(type(arguments["batch_first"]) is bool, f"nn.{name} needs True or False for batch_first")
     _require(type(layers) is int and 0 < layers <= _MOST_LAYERS, f"nn.{name} has {layers} layers")
@@ -346,7 +374,12 @@ def _recurrent(name: str, arguments: Arguments) -> Tensors:
 
 
 def _cell_tensors(rows: int, arguments: Arguments) -> Tensors:
-    """Return the tensors of a cell whose gates have so many rows together."""
+    """Return the shapes of the tensors of a cell, by name.
+
+    Args:
+        rows: of the gates together.
+        arguments: all of the constructor, by name.
+    """
     tensors = {
         "weight_ih": shape(rows, arguments["input_size"]),
         "weight_hh": shape(rows, arguments["hidden_size"]),
@@ -357,7 +390,12 @@ def _cell_tensors(rows: int, arguments: Arguments) -> Tensors:
 
 
 def _layer_tensors(rows: int, arguments: Arguments) -> Iterator[tuple[str, Shape]]:
-    """Yield the tensors of a layer over sequences whose gates have so many rows together, in PyTorch's order."""
+    """Yield name and shape of each tensor of a layer over sequences, in PyTorch's order.
+
+    Args:
+        rows: of the gates together.
+        arguments: all of the constructor, by name.
+    """
     outputs = arguments["proj_size"] or arguments["hidden_size"]
     directions = ("", "_reverse") if arguments["bidirectional"] else ("",)
     for layer in range(arguments["num_layers"]):

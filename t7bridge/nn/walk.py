@@ -182,6 +182,11 @@ def padded(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 def sliced(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Apply each child to one slice along `input_dim`; return their outputs, concatenated along `output_dim`.
 
+    Args:
+        spec: the container.
+        value: its input, a tensor.
+        d: the domain.
+
     Raises:
         Mismatch: there are more slices than children.
     """
@@ -248,6 +253,11 @@ def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Pass all steps but the last to a forward module, all but the first to a backward one; a third joins the outputs.
 
     This is nn.BiSequencerLM, which predicts each step from those before it and those after it.
+
+    Args:
+        spec: the container, whose children are these three modules.
+        value: its input, a list of steps.
+        d: the domain.
     """
     forward, backward, joining = spec.children
     count = d.length(value)
@@ -272,7 +282,13 @@ def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def graph(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Apply the nodes of a graph in their order."""
+    """Apply the nodes of a graph in their order; return its output.
+
+    Args:
+        spec: the module with the graph.
+        value: its input.
+        d: the domain.
+    """
     assert spec.graph is not None
 
     def apply(number_from_1: int, node: GraphNode, inputs: V) -> V:
@@ -347,7 +363,13 @@ def turned(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return a list of all tensors in nested lists: how many is known if the length of each list is."""
+    """Return a list of all tensors in nested lists: how many is known if the length of each list is.
+
+    Args:
+        spec: the module that returns it.
+        value: its input, nested lists.
+        d: the domain.
+    """
     leaves = []
     stack = [value]
     while stack:
@@ -364,7 +386,13 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return lists of first elements, of second elements, and so on, of several lists."""
+    """Return lists of first elements, of second elements, and so on, of several lists.
+
+    Args:
+        spec: the module that returns them.
+        value: its input, a list of lists; if a number of elements is unknown, so are the numbers of the output.
+        d: the domain.
+    """
     list_count = d.length(value)
     if list_count is None:
         return d.many([d.many([d.unknown()])])

@@ -86,7 +86,11 @@ def _tanh_shrink(lua: Lua) -> Call:
 
 @becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
-    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does."""
+    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does.
+
+    Raises:
+        ModelError: it has no mode, or another one.
+    """
     names = {"RELU": "ReLU", "TANH": "Tanh", "SIGMOID": "Sigmoid"}
     mode = lua.text("mode").removeprefix("CUDNN_ACTIVATION_")
     if mode not in names:
@@ -155,7 +159,10 @@ register_layer(
 
 @becomes("activation.CReLU", "activation.RowwiseSequential")
 def _concatenated(lua: Lua) -> Call:
-    """Map a Sequential for rows, which the runtime computes at once if nobody changed it."""
+    """Map an nn.CReLU, a Sequential that joins x and -x and applies a ReLU; one that was changed, as a Sequential.
+
+    It sees each example as a row of all its elements, so that features are dimension 2 of a batch.
+    """
     negated = node("nn.MulConstant", "x", constant_scalar=-1.0)
     parts = node("nn.JoinTable", ["x", negated], dimension=2.0)
     example_dims = lua.integer("nInputDims")

@@ -98,7 +98,10 @@ def _product(*factors: Expression) -> Node:
 
 
 def _lstm(peepholes: bool) -> Expression:
-    """Return the expressions of output and cell of an LSTM, whose gates see the cell if it has peepholes."""
+    """Return the expressions of output and cell of an LSTM, whose gates see the cell if it has peepholes.
+
+    Inputs are x, the last output h and the cell c. A layer is named by input and gate: `xo` of x and the output gate.
+    """
     inputs = ("x", "h", "c") if peepholes else ("x", "h")
     forgotten = _product(_gate("f", *inputs), "c")
     # The candidate g never sees the cell.
@@ -299,6 +302,7 @@ def cell_params(obj: TorchObject) -> tuple[Param, ...]:
         start += ".modules.1"  # the cell inside the mask
     shapes = shapes_by_extents(cell.extents, int(inputs), int(outputs), len(operations))
     steps = (gates_to_torch(cell.order),) if cell.order else ()
+    # Each pattern is one form of the cell: with and without peepholes, for example.
     for pattern in cell.patterns(outputs, operations):
         module_paths = recognized(obj, start, [*cell.inputs], pattern)
         if module_paths is not None:
@@ -323,7 +327,7 @@ def _tensor_paths(fields: Fields, cell: Cell, module_paths: dict[str, str], shap
         shapes: of its tensors.
     """
     tensor_paths: dict[str, str] = {}
-    for name, (module_name, _) in cell.tensors.items():
+    for name, (module_name, _) in cell.tensors.items():  # `weight_ii` is that of the module `xi`
         path = module_paths.get(module_name)
         if path is None:
             continue

@@ -307,6 +307,8 @@ register_layer(
 def _normalized_weight(fields: Fields) -> Tensor | None:
     """Return the weight that the file omits: g * v / sqrt(|v|² + 1e-4), with the dimensions put back.
 
+    It is in PyTorch's layout; in Lua's if the layer inside, which determines the layout, is missing.
+
     Source: nn 8726825 `WeightNorm.lua` `updateWeight`, `permuteOut`.
     """
     v = fields.tensor("v")

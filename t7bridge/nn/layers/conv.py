@@ -123,7 +123,12 @@ INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the arguments of a convolution by keyword, for a number of dimensions of a kernel."""
+    """Return the arguments of a convolution by keyword.
+
+    Args:
+        dims: dimensions of a kernel.
+        groups: the source of the number of groups.
+    """
     return {
         "stride": axes("d", dims, 1),
         # Up to 2015-06 one field `padding` was for all axes.

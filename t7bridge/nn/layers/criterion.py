@@ -61,6 +61,7 @@ def _target(path: str) -> Read:
     """
 
     def class_index(lua: Lua) -> int | None:
+        """Return the index of one criterion in the user's numbering."""
         if not lua.has(path):
             return None
         index_in_lua = lua.integer(path)

@@ -129,7 +129,8 @@ register_layer(
 def _effective_weight(fields: Fields) -> Tensor | None:
     """Return the weight g * v / |v|, as nn 8726825 `LinearWeightNorm.lua` `updateWeightMatrix` computes it.
 
-    The field `weight` has that of the last pass; it counts only if `g` or `v` is missing.
+    The field `weight` has that of the last pass; it counts only if `g` or `v` is missing. `None` if that is missing,
+    too.
     """
     v = fields.find_tensor("v")
     g = fields.find_tensor("g")

@@ -268,6 +268,8 @@ def _local_kernel(lua: Lua) -> tuple[int, ...]:
         NotMappedError: a program changed the modules that the constructor made of the kernel.
     """
     kernel = elements(lua.tensor("kernel")).astype("f8").reshape(-1)
+    # The modules that compute the mean and the deviation with the kernel, then those that use them: the class
+    # that the layer becomes has only the kernel.
     for estimator in ("meanestimator", "stdestimator", "normalizer"):
         _check_estimator(lua, estimator, kernel)
     _check_parts(lua)
@@ -284,7 +286,10 @@ _PARTS = {
 
 
 def _check_parts(lua: Lua) -> None:
-    """Check the classes of the modules that use the estimators.
+    """Check the classes of the modules that use the estimators, those that compute the mean and the deviation.
+
+    Args:
+        lua: the layer.
 
     Raises:
         NotMappedError: a program changed them. A missing module is as it was made.
@@ -329,6 +334,8 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
 
 def _is_of_estimator(fields: Fields, estimators: list[Value], kernel: np.ndarray) -> bool:
     """Return whether a module is one that Lua's constructors put into an estimator, with this kernel if it has one.
+
+    An estimator computes the mean or the deviation of the surroundings, with the kernel of the normalization.
 
     Args:
         fields: of the module.

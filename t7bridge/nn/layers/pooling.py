@@ -127,6 +127,7 @@ def _max_pool(dims: int) -> Choice:
     options = {**windows(dims), "dilation": dilation}
 
     def may_be_padding(lua: Lua) -> bool:
+        """Return whether a window may hold padding alone: where it is dilated, and its input padded."""
         steps = zip(dilation.get(lua), options["padding"].get(lua))
         return any(step > 1 and padding > 0 for step, padding in steps)
 
@@ -169,7 +170,12 @@ _COUNT = made(lambda lua: lua.flag("count_include_pad", True) and "EXCLUDE" not 
 
 
 def _average_pool(dims: int, cudnn: bool = False) -> Choice:
-    """Map average pooling, or a sum where Lua does not divide. cuDNN omits windows after the input, as PyTorch does."""
+    """Map average pooling, or a sum where Lua does not divide.
+
+    Args:
+        dims: dimensions of a window.
+        cudnn: whether it is cuDNN's, which omits windows after the input, as PyTorch does.
+    """
     options = {**windows(dims), "count_include_pad": _COUNT}
     means = of_torch(f"AvgPool{dims}d", **options)
     sums = of_runtime(f"pooling.SumPool{dims}d", **options)
@@ -212,6 +218,7 @@ def _max_unpool(dims: int) -> Choice:
 
     @becomes("pooling.MaxUnpool")
     def module(lua: Lua) -> Call:
+        """Return the construction, with the pooling as a module elsewhere in the model."""
         pooling = lua.get("pooling")
         if not isinstance(pooling, TorchObject):
             raise lua.wrong("pooling", "the pooling module", pooling)
@@ -221,7 +228,9 @@ def _max_unpool(dims: int) -> Choice:
 
 
 def _kept_samples(lua: Lua, dims: int) -> Literal:
-    """Return the random numbers of fractional max pooling, if the module keeps them, and ran and was not cleared since.
+    """Return the random numbers of fractional max pooling if the module uses them again; otherwise `None`.
+
+    It does if it keeps them, ran with them, and was not cleared since.
 
     Args:
         lua: the layer.

@@ -385,6 +385,7 @@ def _shapes(**extents: str) -> Any:
     """
 
     def shapes(inputs: int, hidden: int, proj_size: int = 0, *_: Any, **__: Any) -> Tensors:
+        """Return the shapes of one layer; its other arguments don't matter for them."""
         return shapes_by_extents(extents, inputs, positive(hidden), projected=proj_size)
 
     return shapes
@@ -770,7 +771,7 @@ def _shapes_in_torch(fields: Fields) -> Tensors:
         shapes = constructed(_kind(fields), (inputs, hidden, layers), {"bidirectional": directions == 2})
     except Refused:
         return {}
-    if _skips_input(fields):
+    if _skips_input(fields):  # the first level adds its input to the gates without a matrix
         for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
             shapes.pop(name, None)
     return shapes
@@ -867,6 +868,7 @@ def _outputs(kind: str) -> Traits:
     """Return the traits of a layer of torch.nn that returns its outputs only."""
 
     def shapes(*sizes: int, remember: bool = False, hidden: Any = None, **options: Any) -> Tensors:
+        """Return the shapes of the layer's tensors; the arguments that torch.nn lacks don't matter for them."""
         return constructed(kind, sizes, options)
 
     return Traits(shapes=shapes, written=("outputs",), recurrent=_like_layer_of_torch(kind))

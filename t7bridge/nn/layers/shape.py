@@ -79,7 +79,10 @@ def dpnn_convert(lua: Lua) -> Call:
 def _is_conversion_of_dpnn(before: str, after: str) -> bool:
     """Return whether dpnn converts one order of dimensions to another, by its own rules.
 
-    Letters are b for the batch, f for features, t for time, h and w for the sides of images, and others.
+    Args:
+        before: the order of the input, a letter for each dimension: b for the batch, f for features, t for time, h and
+            w for the sides of images, and others.
+        after: that of the output, likewise.
     """
     if sorted(before) == sorted(after):  # a permutation
         return True
@@ -160,6 +163,10 @@ def _averaged(fields: Fields, output: Node) -> Expression:
 
 def _rows(fields: Fields, output: Node) -> Expression:
     """Return the rows of a value that an nn.SplitTable in a compound splits, after an nn.Reshape into a few rows.
+
+    Args:
+        fields: those of the nn.SplitTable, which are not needed.
+        output: what it returns, as a node with its options and its input.
 
     Raises:
         LookupError: it splits something else, or there are too many rows.

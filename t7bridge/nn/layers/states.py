@@ -137,7 +137,7 @@ def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], L
     remaining = _MOST_ELEMENTS
 
     def literals_of(value: Value, depth: int) -> Any:
-        """Return the literals of a value in so many lists."""
+        """Return the literal of a value, or those of its elements; `depth` is the number of lists around it."""
         nonlocal remaining
         items = items_of(value) if depth < _MAX_DEPTH else None
         if isinstance(value, Tensor):

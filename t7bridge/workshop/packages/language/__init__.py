@@ -23,7 +23,10 @@ from t7bridge.layers import (
 
 
 def _views(lua: Lua) -> tuple[int, ...]:
-    """Return where the network of a torch-rnn model merges steps and sequences, and splits them."""
+    """Return where the network of a torch-rnn model merges steps and sequences, and splits them.
+
+    These are the positions of its nn.Views, from 0, which do one and the other in turn.
+    """
     layers = items_of(lua.get("net.modules")) or []
     return tuple(
         place
