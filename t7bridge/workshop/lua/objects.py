@@ -100,9 +100,14 @@ class ObjectMaker:
 
         The weight has the shape (inputs + hidden, 4 hidden). Gates are i f o g in Lua, i f g o in PyTorch; the one bias
         is the sum of PyTorch's two.
+
+        Args:
+            obj: the nn.SeqLSTM, which receives the fields.
+            refs: the tensors of the torch.nn.LSTM by their names there, `weight_ih_l0`.
         """
 
         def in_order_of_lua(name: str) -> np.ndarray:
+            """Return a tensor of the state dict with the rows of its gates in Lua's order."""
             i, f, g, o = np.split(self.weights[refs[name].key], 4)
             return np.concatenate([i, f, o, g]).astype(self.element.code)
 
@@ -218,6 +223,7 @@ class _Graph:
 
 
 def _object(name: str, **fields: Value) -> TorchObject:
+    """Return an object of a Lua class with some fields, in their order."""
     return TorchObject(name, fields=Table.of(fields))
 
 
@@ -228,6 +234,7 @@ def _numbered(items: list[TorchObject]) -> Table:
 
 
 def _node(name: str, **fields: Value) -> Node:
+    """Return the data of a new node: with a name for Lua's messages, no sources yet, and some fields of its own."""
     annotations = Table.of({"_debugLabel": name or "?"})
     return Table.of({"annotations": annotations, "mapindex": Table(), "reverseMap": Table(), **fields})
 

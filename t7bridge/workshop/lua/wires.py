@@ -79,7 +79,7 @@ class Emitter:
 
     @staticmethod
     def constant(array: Any, shape: Shape | None = None) -> Const:
-        """Return a numpy array as a constant, broadcast to a shape."""
+        """Return a numpy array as a constant, broadcast to a shape; by default it has its own."""
         return Const(to_tensor(np.asarray(array)), tuple(array.shape) if shape is None else tuple(shape))
 
     def empty(self, shape: Shape) -> Const:
@@ -141,7 +141,7 @@ class Emitter:
         return self._node_of_stored(value, like or self._any_input())
 
     def wires(self, *values: Any) -> list[Any]:
-        """Return values as wires; those that are not computed are attached to one that is."""
+        """Return values as wires; constants and tensors of the state dict are attached to the first that is a wire."""
         like = first_wire(values)
         return [self.wire(value, like=like) for value in values]
 
@@ -212,7 +212,11 @@ class Emitter:
         return np.ascontiguousarray(np.broadcast_to(array, size)).astype("f8" if is_wide else "f4")
 
     def _any_input(self) -> Wire:
-        """Return a wire to attach a constant to, an input if possible."""
+        """Return the first input that is a tensor, to which a constant is attached.
+
+        Raises:
+            CannotError: there is none.
+        """
         for name in self.program.inputs:
             value = self.env[name]
             if isinstance(value, Wire):
@@ -249,6 +253,11 @@ class Emitter:
         """Apply a layer that holds one of two values as its weight; return `None` if none can.
 
         One value has to be a wire and the other one a parameter whose elements are in order.
+
+        Args:
+            name: of the layer of two values that it replaces: nn.CAddTable, nn.CMulTable or nn.CSubTable.
+            first: a wire, a constant or a tensor of the state dict.
+            second: likewise.
         """
         # A transposed weight would not be contiguous in the layer.
         if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
@@ -314,7 +323,7 @@ class Emitter:
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
     def _split_first(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value of the shape, whose first two dimensions its first one becomes, where others are open, too.
+        """Return a value with its first dimension split into the first two of a shape, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the dimension is moved behind the others
         for it, and the two are moved back.

@@ -294,7 +294,7 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add, or subtract; sums of masks are masks."""
+    """Add, or subtract; sums of masks are masks. The second term is multiplied by `alpha` before."""
     if b.dtype == "bool":  # PyTorch refuses differences of masks
         return b.expand(b.combine("nn.CMaxTable", self, other), b.shape)
     pair = (other, self) if b.kind == "rsub" else (self, other)
@@ -675,7 +675,7 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
     "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
-    """Choose between two values by a mask."""
+    """Choose between two values: `self` where the mask, `condition`, is true, and `other` elsewhere."""
     first = number_of(self)
     second = number_of(other)
     # A number is filled in. Of two tensors, each is kept where it is chosen, and 0 elsewhere; and both are added.
@@ -747,7 +747,10 @@ def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = Fa
     missing=POSITIONS,
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return means, sums, maxima or minima; their positions need a layer that nn lacks."""
+    """Return means, sums, maxima or minima; their positions need a layer that nn lacks.
+
+    See `reduce_over` for `dim` and `keepdim`. With positions, PyTorch has one dimension.
+    """
     _refuse_rounding_of_terms(b)
     name = f"nn.{b.kind.removeprefix('a').capitalize()}"  # amax is nn.Max
     value = reduce_over(b, name, self, dim, keepdim)
@@ -767,7 +770,16 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
-    """Return variances, and means."""
+    """Return variances, and for `var_mean` the means besides in a list.
+
+    Args:
+        b: the builder.
+        self: the value.
+        dim: one or several dimensions, negative from the end; all if there are none.
+        keepdim: keep each of them, with an extent of 1.
+        unbiased: of one form of the operation, whether the divisor is 1 less than the number of elements.
+        correction: of the other form, how much less the divisor is than the number of elements; `None` for 1.
+    """
     axes = _axes_of(dim, len(self.shape))
     if correction is None:  # of two forms of the operation, one says how many elements the divisor is less
         correction = 0 if unbiased is False else 1
@@ -983,7 +995,17 @@ def batch_norm(
 ) -> Any:
     """Normalize over the batch, with running statistics in evaluation, or each channel of each example.
 
-    `training` and `use_input_stats`, of an instance normalization, say that the input's own statistics are used.
+    Args:
+        b: the builder.
+        input: (batch, channels, …).
+        weight: of each channel, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        running_mean: the running statistics of each channel; `None` if the input's own are used, over the batch.
+        running_var: likewise.
+        momentum: the part that the statistics of a batch get in the running ones.
+        eps: is added to variances.
+        training: of a batch normalization, whether the statistics of the batch are used.
+        use_input_stats: of an instance normalization, whether those of each example are.
     """
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
@@ -1033,7 +1055,7 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
         args = (*args, eps, momentum, is_affine)
     elif (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
         args = (*args, eps, momentum)
-    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals are images, too
+    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals, of rank 3, are given to it as images of height 1
     return make(
         f"nn.{kind}BatchNormalization", *args, **fields, running_mean=running_mean.ref, running_var=running_var.ref
     )

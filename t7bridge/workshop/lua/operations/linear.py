@@ -116,7 +116,11 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
 
         @wraps(build)
         def build_any(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
-            """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
+            """Build the operation by its layer, and around that what the layer cannot hold of the weight and bias.
+
+            A weight is a parameter, a `Scaled` or a computed value, a bias any value or `None`; `options` are the other
+            arguments of the operation.
+            """
             # With groups, the second dimension is of the channels in a group: no dimension of the inputs or outputs.
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)
@@ -192,7 +196,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
-    """Multiply matrices and add."""
+    """Multiply matrices and add: beta self + alpha mat1 mat2."""
     if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
         transposed = b.permute(mat2, (1, 0))
         if isinstance(transposed, Stored):  # as nn.Linear holds it
@@ -252,7 +256,19 @@ def attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Any:
-    """Sum values weighted by the softmax of products of queries and keys."""
+    """Sum values weighted by the softmax of products of queries and keys.
+
+    Args:
+        b: the builder.
+        query: (…, queries, features); heads, if there are any, are the dimension before these.
+        key: (…, keys, features).
+        value: (…, keys, features of the result).
+        attn_mask: see `_add_mask`; `None` for none.
+        dropout_p: the probability with which a weight becomes 0 in training.
+        is_causal: whether a query has only the keys up to its own position.
+        scale: by which the products are multiplied; `None` for 1 / the root of the number of features.
+        enable_gqa: whether there are fewer heads of keys and values, each for several heads of queries.
+    """
     if enable_gqa:  # heads of queries share keys and values
         key, value = (_repeat_heads(b, shared, query.shape[-3]) for shared in (key, value))
     query, key, value = _broadcast_batches(b, query, key, value)
