@@ -699,7 +699,14 @@ class _Deviations:
 
 
 def _deviations(a: Tensor, b: Tensor, rtol: float, atol: float) -> _Deviations:
-    """Compare the elements of two tensors of one shape block by block; see `deviation` for the arguments."""
+    """Compare the elements of two tensors of one shape block by block.
+
+    Args:
+        a: one tensor.
+        b: the other.
+        rtol: elements differ if their distance is more than `atol + rtol * |b|`.
+        atol: see `rtol`.
+    """
     deviations = _Deviations()
     start = 0  # of the block, among all elements
     for x, y in zip(blocks(_as_numbers(a), _BLOCK_ELEMENTS), blocks(_as_numbers(b), _BLOCK_ELEMENTS)):
@@ -757,7 +764,12 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
 
 
 def _distances(x: np.ndarray, y: np.ndarray) -> Any:
-    """Return the distance of each pair of elements, shape (n,); 0 for equal ones, infinite where it is undefined."""
+    """Return the distance of each pair of elements; 0 for equal ones, NaNs included, infinite where it is undefined.
+
+    Args:
+        x: elements of one tensor as numbers, shape (n,).
+        y: as many of another.
+    """
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         common = np.result_type(x, y, "u1")  # "u1" makes numbers of truth values
         if common.kind != "f":  # int64 and uint64 have no common integer type

@@ -173,6 +173,7 @@ class _LuaDescriber(_Describer):
         return {"t": "str", "hex": data.hex()}
 
     def begin(self, value: Value) -> tuple[Node, bool]:
+        """Return the node of an object; it needs no `close`, as an object that occurs again is only its number."""
         return self._node(value), False
 
     def _node(self, value: Value) -> Node:

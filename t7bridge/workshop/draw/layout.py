@@ -386,7 +386,12 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
 
 
 def _stacked(groups: list[_Group], limit: float) -> tuple[list[int], list[float]]:
-    """Return the number of the first group of each column, and the top of each group in its column; see `_packed`."""
+    """Return the number of the first group of each column, and the top of each group in its column.
+
+    Args:
+        groups: in order.
+        limit: height at which a new column begins, unless its group stays below the one before.
+    """
     firsts = [0]
     tops: list[float] = []
     y = 0.0
@@ -899,7 +904,17 @@ def _rows(
 def _rows_beside(
     labels: list[str], leave: list[float], enter: list[float], layers: list[int], counts: dict[int, int]
 ) -> tuple[list[int], list[float]]:
-    """Return rows and left ends as `_rows` does, for a number of rows below each layer, 1 where none is given."""
+    """Return the row of each label and its left end: the first row in which it does not touch the one before.
+
+    The row of an arrow without a label is `_NONE`.
+
+    Args:
+        labels: of each arrow; empty for none.
+        leave: where each arrow leaves its layer, from the left.
+        enter: where it enters the next one.
+        layers: the layer that each arrow leaves.
+        counts: layer → the number of rows below it, by which the space is as high; 1 where none is given.
+    """
     rows = [_NONE] * len(labels)
     lefts = list(leave)
     free: dict[tuple[int, int], float] = {}
