@@ -178,7 +178,7 @@ class Box:
         self.y += dy
 
     def move_content(self, dx: float, dy: float) -> None:
-        """Move what is inside."""
+        """Move what is inside, but not what is inside that: boxes, arrows and the beginnings of columns."""
         for box in self.inside:
             box.move(dx, dy)
         for line in self.lines:
@@ -244,7 +244,7 @@ def lay_out(blocks: list[Block]) -> Box:
 
 
 def _box(block: Block, inside: list[Box]) -> Box:
-    """Return a box of the size of its text."""
+    """Return a box of the size of its text, which is enough if nothing is inside; `inside` is placed later."""
     texts = texts_of(block)
     title, *lines = texts or [""]
     title_size = SMALL if block.kind == "end" else TITLE
@@ -360,7 +360,7 @@ def _columns(groups: list[_Group]) -> _Columns:
 
 
 def _packed(groups: list[_Group], limit: float) -> _Columns:
-    """Stack groups in columns of a limited height.
+    """Return where groups are that are stacked in columns of a limited height, side by side.
 
     Args:
         groups: in order.

@@ -261,6 +261,8 @@ class ProgramBuilder(Builder):
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers.
 
+        A random value that no call uses is a `Missing`, as no layer draws one.
+
         Args:
             call: the call.
             args: its arguments by name, which are values and no `CallRef`s.

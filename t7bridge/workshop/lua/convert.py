@@ -275,7 +275,13 @@ def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has
 
 
 def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> None:
-    """Note which element types of the inputs and weights become another in Lua."""
+    """Note which element types of the inputs and weights become another in Lua.
+
+    Args:
+        report: receives the notes.
+        program: has the types of the inputs, and whether the model is one of doubles.
+        arrays: the tensors of the state dict.
+    """
     inputs = [program.dtypes[name] for name in program.inputs]
     weights = {array.dtype.name for array in arrays.values()}
     floats = {dtype for dtype in [*inputs, *weights] if "float" in dtype}

@@ -196,7 +196,11 @@ _COPIED = {"torch.LongTensor": INT64, "torch.HalfTensor": ELEMENT_TYPES["float16
 
 
 def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = False) -> dict[str, LuaValue]:
-    """Return the fields of an nn.Copy. `force_copy` is not stored: it only matters where both types are equal."""
+    """Return the fields of an nn.Copy from one type of tensors to another, `torch.LongTensor`.
+
+    `force_copy` is not stored: it only matters where both types are equal. With `dont_cast`, the layer keeps its types
+    when the model is cast to another.
+    """
     fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
     if dont_cast:
         fields["output"] = Tensor(_COPIED[target], None)

@@ -89,7 +89,12 @@ class ObjectMaker:
         return obj
 
     def _set_weights(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
-        """Set the fields that hold tensors of the state dict, and their gradients."""
+        """Set the fields of an object that hold tensors of the state dict, and those of their gradients.
+
+        Args:
+            obj: receives the fields.
+            refs: name of a field → the part of the state dict that it holds.
+        """
         for name, ref in refs.items():
             obj[name] = self.tensor(ref)
             if name in GRADIENTS and self.has_gradients:

@@ -205,7 +205,13 @@ class Emitter:
         return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
 
     def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
-        """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many."""
+        """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many.
+
+        Args:
+            value: the constant.
+            own_size: the shape of its tensor, with dimensions of extent 1 in front where the other has more.
+            broadcast_size: the shape to which it is broadcast.
+        """
         array = value.array().reshape(own_size)
         size = broadcast_size if prod(broadcast_size) <= MOST_REPEATED else own_size
         is_wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
@@ -334,7 +340,7 @@ class Emitter:
         return self.permute(split, (rank - 2, rank - 1, *range(rank - 2)))
 
     def _merge_first_two(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value of the shape, whose first dimension its first two become, where others are open, too.
+        """Return a value with its first two dimensions merged into the first of a shape, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the two are moved behind the others for
         it, and the merged one is moved back.
@@ -393,7 +399,12 @@ class Emitter:
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
-        """Permute dimensions by an nn.Transpose, which exchanges two at a time."""
+        """Permute dimensions by an nn.Transpose, which exchanges two at a time.
+
+        Args:
+            value: the value.
+            order: for each dimension of the result, which one of the value it is, 0-based.
+        """
         swaps = []
         current = list(range(len(order)))  # the dimension of the value at each position, after the swaps so far
         for axis, wanted in enumerate(order):

@@ -109,9 +109,10 @@ def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward
 
 @operation("_fft_r2c", "nn.MM with nn.Constant for each dimension")
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
-    """Transform real numbers; return the first half of the last dimension if `onesided`, or all of it.
+    """Transform real numbers; return the first half of the last dimension, or all of it.
 
-    The last of `dim` is the one whose half is returned. `normalization` is PyTorch's number of one, see `_factor`.
+    If `onesided`, it is the half. The last of `dim` is the one whose half is returned. `normalization` is PyTorch's
+    number of one, see `_factor`.
     """
     *others, last = (axis % len(self.shape) for axis in dim)
     count = self.shape[last]
@@ -161,11 +162,12 @@ def short_time(
     normalized: bool,
     onesided: bool | None,
 ) -> Any:
-    """Transform windows of signals, (batch, samples), to (batch, frequencies, windows).
+    """Transform windows of signals.
 
-    The parameters are those of `torch.stft`: windows of `n_fft` samples begin `hop_length` apart, and each is
-    multiplied by `window`, of `win_length` numbers. `normalized` divides by the root of `n_fft`, and `onesided`, true
-    if it is `None`, leaves out the half of the frequencies that follows from the other.
+    Signals are (batch, samples), and the result (batch, frequencies, windows). The parameters are those of
+    `torch.stft`: windows of `n_fft` samples begin `hop_length` apart, and each is multiplied by `window`, of
+    `win_length` numbers. `normalized` divides by the root of `n_fft`, and `onesided`, true if it is `None`, leaves out
+    the half of the frequencies that follows from the other.
     """
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")

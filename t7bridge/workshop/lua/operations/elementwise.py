@@ -48,7 +48,11 @@ def hard_sigmoid() -> LuaLayer:
 
 
 def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
-    """Return layers that clip to an interval, or on one side if the other bound is `None`."""
+    """Return layers that clip to an interval, or on one side if the other bound is `None`.
+
+    Raises:
+        CannotError: the interval is empty, or a single number.
+    """
     if min is not None and max is not None:
         if not min < max:  # which nn.HardTanh refuses
             raise CannotError(f"clips to an interval from {min} to {max}")
@@ -69,7 +73,10 @@ def logit(eps: float | None) -> LuaLayer:
 
 
 def elu(alpha: float, scale: float, input_scale: float) -> LuaLayer:
-    """Return an nn.ELU, scaled, as layers; PyTorch scales the input only where it is negative."""
+    """Return an nn.ELU, scaled, as layers; PyTorch scales the input only where it is negative.
+
+    It is scale x where x is positive, and scale alpha (exp(input_scale x) - 1) elsewhere.
+    """
     layer = (same() * input_scale) >> make("nn.ELU", alpha)
     if input_scale != 1:
         layer = layer + make("nn.ReLU") * (1 - input_scale)
@@ -294,7 +301,10 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add, or subtract; sums of masks are masks. The second term is multiplied by `alpha` before."""
+    """Add, or subtract; sums of masks are masks.
+
+    The second term is multiplied by `alpha` before.
+    """
     if b.dtype == "bool":  # PyTorch refuses differences of masks
         return b.expand(b.combine("nn.CMaxTable", self, other), b.shape)
     pair = (other, self) if b.kind == "rsub" else (self, other)
@@ -388,7 +398,10 @@ def binary(b: Builder, self: Any, other: Any, /) -> Any:
 
 @operation("div.Tensor_mode div.Scalar_mode", "pt.Binary; nn.CDivTable", package="layers")
 def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | None) -> Any:
-    """Divide, and round the quotient down or to 0."""
+    """Divide, and round the quotient down or to 0.
+
+    `rounding_mode` is `floor`, `trunc`, or `None` for a quotient that is not rounded.
+    """
     if rounding_mode is None:
         first, second = b.operands(self, other)
         return b.expand(first / second, b.shape)
@@ -396,7 +409,7 @@ def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | Non
 
 
 def apply_to_pairs(b: Builder, name: str, *values: Any) -> Any:
-    """Apply a function to each pair of elements."""
+    """Apply a function of pt.Binary, a layer that nn lacks, to each pair of elements of two values, which broadcast."""
     tensors = []
     for value in values:
         is_number = isinstance(value, (int, float))
@@ -675,7 +688,10 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
     "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
-    """Choose between two values: `self` where the mask, `condition`, is true, and `other` elsewhere."""
+    """Choose between two values by a mask.
+
+    It is `self` where the mask, `condition`, is true, and `other` elsewhere.
+    """
     first = number_of(self)
     second = number_of(other)
     # A number is filled in. Of two tensors, each is kept where it is chosen, and 0 elsewhere; and both are added.
@@ -770,7 +786,9 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
-    """Return variances, and for `var_mean` the means besides in a list.
+    """Return variances, and means.
+
+    The means are only returned by `var_mean`, in a list behind the variances.
 
     Args:
         b: the builder.
@@ -797,7 +815,10 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
 def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
-    """Return p-norms."""
+    """Return p-norms.
+
+    `ord` is p, infinite for the largest magnitude. See `reduce_over` for `dim` and `keepdim`.
+    """
     if ord == 2:
         return reduce_over(b, "nn.Sum", self**2, dim, keepdim) ** 0.5
     absolute = self >> make("nn.Abs")
@@ -1065,7 +1086,16 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
     "layer_norm rms_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean"
 )
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
-    """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
+    """Normalize over the last dimensions of each example, or divide by the root of the mean square.
+
+    Args:
+        b: the builder.
+        input: the value.
+        normalized_shape: the extents of the last dimensions, over which it is normalized.
+        weight: of this shape, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        eps: is added to variances; `None` for PyTorch's default, of an rms_norm.
+    """
     lead = input.shape[: len(input.shape) - len(normalized_shape)]
     count = prod(normalized_shape)
     if eps is None:
@@ -1089,7 +1119,16 @@ def native_norm(b: Builder, **args: Any) -> Any:
 
 @operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    """Normalize over groups of channels of each example."""
+    """Normalize over groups of channels of each example.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, …).
+        num_groups: the number of groups, of equally many channels each.
+        weight: of each channel, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        eps: is added to variances.
+    """
     shape = input.shape
     size_of_weight = (1, shape[1], *(1,) * (len(shape) - 2))
     if not is_static(shape[2:]):  # the layer below repeats means as often as in the example

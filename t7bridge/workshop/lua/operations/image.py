@@ -302,7 +302,7 @@ def _transposed_by_convolution(
 
 
 def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
-    """Put zeros between the elements of a dimension, which are then a step apart."""
+    """Put `step - 1` zeros between the elements of a dimension, none behind the last one."""
     shape = value.shape
     extent = shape[axis]
     # Each element becomes a row, which is padded with zeros behind it.
@@ -326,9 +326,10 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Return the elements at each position of a kernel: (batch, channels x elements of a kernel, positions of it).
+    """Return the elements at each position of a kernel.
 
-    Each option is one number, or one for the height and one for the width.
+    The result is (batch, channels x elements of a kernel, positions of it). Each option is one number, or one for the
+    height and one for the width.
     """
     # The height is one of the two dimensions: none is added.
     kernel = _per_dimension(2, kernel_size, for_height=0)
@@ -403,7 +404,7 @@ def pool(
         _check_means(rank, is_padded, ceil_mode, divisor_override)
         if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
             layer.calls += (("setCountExcludePad", ()),)
-        if divisor_override:
+        if divisor_override:  # Lua divides by the number of elements of the kernel
             layer = layer * (prod(kernel) / divisor_override)
     result = apply_to_images(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
@@ -576,7 +577,16 @@ def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation:
 def grid_sampler(
     b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
-    """Return an image at the places of a grid."""
+    """Return an image at the places of a grid.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, height, width).
+        grid: the x and y of each place, from -1 to 1, (batch, height and width of the result, 2).
+        interpolation_mode: PyTorch's number of how places between pixels are computed.
+        padding_mode: PyTorch's number of what is outside of the image.
+        align_corners: whether -1 and 1 are the middles of the outermost pixels, or else their edges.
+    """
     interpolations = ("bilinear", "nearest")  # by PyTorch's numbers; 2 is bicubic
     paddings = ("zeros", "border")  # 2 is reflection
     if len(input.shape) != 4 or interpolation_mode >= len(interpolations) or padding_mode >= len(paddings):

@@ -27,7 +27,7 @@ from .elementwise import softmax_of
 
 
 def linear_layer(weight: Stored, bias: Stored | None) -> LuaLayer:
-    """Return an nn.Linear with parameters."""
+    """Return an nn.Linear with a weight of shape (out, in), and a bias; `None` for none."""
     n_out, n_in = weight.ref.size
     if bias is None:
         has_bias = False
@@ -63,6 +63,10 @@ def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
     """Return the leading extents of a value whose product is the number of rows of it as a matrix.
 
     Empty if less than two are merged to rows, or the rest is not what a row has.
+
+    Args:
+        shape: of the value.
+        matrix_shape: the numbers of rows and columns.
     """
     rows, columns = matrix_shape
     for count in range(2, len(shape)):
@@ -72,7 +76,14 @@ def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
 
 
 def product(b: Builder, first: Any, second: Any, transpose_second: bool = False) -> Any:
-    """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
+    """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension.
+
+    Args:
+        b: the builder.
+        first: (…, rows, inner).
+        second: (…, inner, columns), or (…, columns, inner) if `transpose_second`.
+        transpose_second: see `second`.
+    """
     lead = first.shape[:-2]
     rows = first.shape[-2]
     columns = second.shape[-2 if transpose_second else -1]
@@ -162,7 +173,10 @@ def _along_channels(b: Builder, value: Wire, vector: Any, channels: int) -> Any:
 @operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
 @with_weight(is_transposed=False, channels=-1)
 def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
-    """Apply a matrix and a bias to the last dimension."""
+    """Apply a matrix and a bias to the last dimension.
+
+    The weight, of shape (out, in), may be computed: only a parameter is held by nn.Linear.
+    """
     if is_parameter(weight) and len(weight.ref.size) == 2:
         return apply_linear(b, input, weight, bias)
     product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
@@ -196,7 +210,10 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
-    """Multiply matrices and add: beta self + alpha mat1 mat2."""
+    """Multiply matrices and add.
+
+    The result is beta self + alpha mat1 mat2.
+    """
     if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
         transposed = b.permute(mat2, (1, 0))
         if isinstance(transposed, Stored):  # as nn.Linear holds it

@@ -212,7 +212,10 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Run LSTM, GRU or plain recurrent layers over time; return the outputs, the last h, and for an LSTM the last c.
+    """Run LSTM, GRU or plain recurrent layers over time.
+
+    Returns:
+        In a list the outputs of the last layer, the last h of all cells, and for an LSTM their last c.
 
     Args:
         b: the builder.
@@ -258,7 +261,9 @@ def recurrent(
 def cell(
     b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None
 ) -> Any:
-    """Run one step of a cell; return its next state h, or h and c of an LSTM.
+    """Run one step.
+
+    It returns the next state of the cell: h, or h and c of an LSTM in a list.
 
     Args:
         b: the builder.

@@ -219,7 +219,10 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
 def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
-    """Take a range of a dimension: `start`, `end` and `step` are as in Python, `None` for the ends."""
+    """Take a range of a dimension.
+
+    `start`, `end` and `step` are those of a slice in Python.
+    """
     if b.shape == self.shape:
         return self
     extent = self.shape[dim]
@@ -276,7 +279,10 @@ def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
     "nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend on the inputs",
 )
 def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
-    """Return the lower or upper triangle of matrices, up to or from a diagonal (0: the main one), and 0 elsewhere."""
+    """Return the lower or upper triangle of matrices, and 0 elsewhere.
+
+    It ends or begins with a diagonal, which is counted as `torch.tril` does: 0 is the main one.
+    """
     is_lower = b.kind == "tril"
     size = self.shape[-2:]
     if is_static(size):
@@ -297,7 +303,10 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
 def repeat(b: Builder, self: Any, repeats: Any) -> Any:
-    """Repeat whole dimensions: each as often as its entry of `repeats` says, which may begin with new dimensions."""
+    """Repeat whole dimensions.
+
+    Each is repeated as often as its entry of `repeats` says, which may have further dimensions in front.
+    """
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
@@ -335,7 +344,7 @@ def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
     "nn.VolumetricReplicationPadding, nn.Narrow",
 )
 def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
-    """Pad the last dimensions by a number, or by elements of the value itself.
+    """Pad the last dimensions by a number, or by values inside.
 
     Args:
         b: the builder.
@@ -442,7 +451,10 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
-    """Take elements at positions of one dimension, or of several at once; mostly constant ones.
+    """Take elements at constant positions of one dimension.
+
+    Dimensions that follow one another and are indexed together count as one. Computed positions need a layer that nn
+    lacks, where it is allowed.
 
     Args:
         b: the builder.
@@ -482,9 +494,10 @@ def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
 def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
-    """Replace a diagonal of two dimensions by `src`, in which it is the last one.
+    """Replace a diagonal of two dimensions.
 
-    `offset` is as `torch.diagonal` counts it: 0 for the main diagonal, positive above it.
+    `src` has the new elements, along its last dimension. `offset` is as `torch.diagonal` counts it: 0 for the main
+    diagonal, positive above it.
     """
     flat, order = _with_flat_matrices(b, self, dim1, dim2)
     *lead, rows, columns = (self.shape[axis] for axis in order)
@@ -498,7 +511,10 @@ def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
 def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
-    """Return a diagonal of two dimensions as the last one; `offset` is 0 for the main one, positive above it."""
+    """Return a diagonal of two dimensions as the last.
+
+    `offset` is as `torch.diagonal` counts it: 0 for the main diagonal, positive above it.
+    """
     flat, order = _with_flat_matrices(b, self, dim1, dim2)
     *lead, rows, columns = (self.shape[axis] for axis in order)
     return b.gather_constant(flat, _positions_of_diagonal(rows, columns, offset), axis=len(lead))
@@ -674,7 +690,10 @@ def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
 
 @operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
 def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
-    """Replace the elements at indices of a dimension, or add to them: `src` or, everywhere, the number `value`."""
+    """Replace the elements at indices of a dimension, or add to them.
+
+    The new elements are those of `src`, or the number `value` at all indices.
+    """
     if src is None:
         src = b.constant(float(value), index.shape)
     self, index, src = b.wires(self, index, src)
@@ -721,9 +740,17 @@ def _rows_layer(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> A
 
 @operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
 def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
-    """Look up rows of a table, `weight`; see `_rows_layer` for the options.
+    """Look up rows.
 
-    Indices that are not constant are taken by nn.LookupTable if the table is a parameter, and else gathered.
+    Constant indices become ranges of rows, where no option has to do with gradients. Others are taken by
+    nn.LookupTable if the table is a parameter, and gathered if not.
+
+    Args:
+        b: the builder.
+        weight: the table of rows.
+        indices: from 0, of any shape.
+        padding_idx: the row that does not learn; negative for none.
+        scale_grad_by_freq: whether gradients are divided by the number of times that a row occurs.
     """
     if isinstance(indices, Const):
         numbers = indices.array()
@@ -773,7 +800,7 @@ def embedding_bag(
     include_last_offset: bool,
     padding_idx: Any = None,
 ) -> Any:
-    """Look up rows and reduce each bag of them to one row.
+    """Look up rows and reduce each bag.
 
     Args:
         b: the builder.
