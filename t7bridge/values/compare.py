@@ -223,7 +223,10 @@ class Comparer:
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
-        """Return whether two scalars are equal in type, value and sign: a NaN equals a NaN, 0.0 is not -0.0."""
+        """Return whether two scalars are equal in type, value and sign: a NaN equals a NaN, 0.0 is not -0.0.
+
+        Long texts that were compared before count as equal, so that a difference is named once.
+        """
         if type(a) is not type(b):
             return False
         if isinstance(a, float):
@@ -384,7 +387,7 @@ def _steps(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _items(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
-    """Return keys and values in the order of the file."""
+    """Return keys and values in the order of the file, in which Lua's tables may have a key twice."""
     return list(table.items() if isinstance(table, dict) else table.raw_items())
 
 

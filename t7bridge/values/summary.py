@@ -374,7 +374,7 @@ def _indent(level: int) -> str:
 
 
 def summary(value: Value) -> str:
-    """Return a value in a few words."""
+    """Return a value in a few words: of a number or text itself, of others the class or type, and the size."""
     if isinstance(value, Tensor):
         return _tensor_summary(value)
     if isinstance(value, Storage):

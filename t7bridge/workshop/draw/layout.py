@@ -96,9 +96,9 @@ class Line:
     Attributes:
         start: number of the box it leaves.
         end: number of the box it enters.
-        points: its ends and bends.
-        label: its text.
-        at: left end of the text's base line.
+        points: its ends and bends, in pixels as the `x` and `y` of boxes.
+        label: its text; empty for none.
+        at: left end of the text's base line; not used without a text.
     """
 
     start: int
@@ -128,8 +128,8 @@ class Box:
     Attributes:
         block: the block.
         texts: its lines of text, see `texts_of`.
-        x: left edge, in pixels from the picture's.
-        y: upper edge.
+        x: left edge, in pixels from the picture's; from that of the box around it until all are laid out.
+        y: upper edge, likewise.
         width: in pixels.
         height: in pixels.
         inside: the boxes of the blocks inside.

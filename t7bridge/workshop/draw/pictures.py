@@ -160,7 +160,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
 
 
 def _classes_of(box: Box) -> list[str]:
-    """Return the classes of a box, as the style of the pages has them."""
+    """Return the classes of a box in the style of the pages, which pictures share."""
     block = box.block
     # "n" is a node, "e" an end of a graph, "c" a container.
     classes = ["e", "n"] if block.kind == "end" else ["n"]

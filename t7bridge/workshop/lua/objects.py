@@ -250,7 +250,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     Args:
         layer: the graph. Each input is used, and every step leads to an output.
         obj: already has the fields of every module; receives the others.
-        module_of: returns the object of a layer.
+        module_of: makes the Torch object of a layer, with everything inside it.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
     edges = _edges_from(outnode, sources)
@@ -262,6 +262,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     for node in order:
         node["forwardNodeId"] = forward.nodes[node]["id"]
     obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])
+    # nngraph's names of the backward and the forward graph.
     obj["bg"] = backward.object
     obj["fg"] = forward.object
     obj["innode"] = forward.nodes[innode]

@@ -190,7 +190,9 @@ def write_lua(request: WriteLua) -> Report:
 
 
 def _requested_module(request: WriteLua) -> tuple[Any, str]:
-    """Return the module of a request, and where it is from: a program of a file, made by a factory, or itself.
+    """Return the module of a request: a program of a file, what a factory makes, or the object itself.
+
+    Also, as text, where it is from: the name of the file, the factory as it was named, or the name of the class.
 
     Raises:
         ModelError: the module is not named, or not as the file of its source requires; or weights are given to a file

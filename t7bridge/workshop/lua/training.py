@@ -73,7 +73,7 @@ def _is_on_tensors(node: Any) -> bool:
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
     """Return where outputs come from: module, operation, and which call of it in the module; and last their form.
 
-    The form is what contains them: one value, a tuple, a dict.
+    The form is what contains them, as text: one value, a tuple, a dict. An output that is a number is itself.
     """
     counts: dict[Any, int] = {}
     origins: dict[Any, Any] = {}  # by the node

@@ -118,6 +118,7 @@ class Missing:
 
     Attributes:
         reason: the reason, which is an error if the value is used; empty if it has been named already.
+        shape: of the value, if it is known; else empty.
     """
 
     reason: str = ""

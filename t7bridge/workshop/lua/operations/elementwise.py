@@ -137,7 +137,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         layer_of = formula
         arguments = list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
 
-    def build(b: Builder, value: Any, /, **args: Any) -> Any:
+    def build(b: Builder, value: Any, /, **args: Any) -> Any:  # the page on operations shows its docstring, below
         layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
@@ -477,7 +477,7 @@ def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
 
 
 def _compared_type(b: Builder) -> str:
-    """Return the element type of a comparison: that of its first floating argument."""
+    """Return the element type of a comparison: that of its first floating argument, or else of its first tensor."""
     dtypes = [b.dtype_of("self"), b.dtype_of("other")]
     for dtype in dtypes:
         if dtype in FLOATS:
@@ -546,7 +546,7 @@ def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
 
 
 def _clip_infinities(b: Builder, value: Any) -> Any:
-    """Return a value, or a number, with infinities as the largest finite numbers."""
+    """Return a value, or a number, with infinities as the largest finite numbers of the model's type."""
     low, high = _finite(b)
     if isinstance(value, Wire):
         return value >> make("nn.HardTanh", low, high)
@@ -858,6 +858,7 @@ def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix."""
 
     def product(rows: Wire) -> Any:
+        """Multiply a value along its last dimension: its rows, as those of one matrix, by the other matrix."""
         flat = b.reshape(rows, (prod(rows.shape[:-1]), rows.shape[-1]))
         result = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
         return b.reshape(result, (*rows.shape[:-1], matrix.shape[1]))
@@ -886,7 +887,11 @@ def _refuse_rounding_of_terms(b: Builder) -> None:
 
 
 def _split_elements(b: Builder, value: Wire, dim: int) -> list[Any]:
-    """Return the elements of a dimension, which are not many."""
+    """Return the elements of a dimension in a list, each with an extent of 1 there.
+
+    Raises:
+        CannotError: there are more than `MOST_STEPS`, each of which would have layers of its own.
+    """
     extent = int(value.shape[dim])
     if extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
@@ -935,7 +940,10 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
-    """Return the indices of the largest or smallest elements of a dimension, or of all."""
+    """Return the indices of the largest or smallest elements of a dimension, or of all.
+
+    `dim` is `None` for all. The builder's shape has the dimension or not, as `keepdim` says.
+    """
     if dim is None:  # the index is that in all elements in order
         self = b.reshape(self, (1, prod(make_static(*self.shape))))
         dim = 1

@@ -567,7 +567,10 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
 
 @operation("col2im", "pt.Fold", package="layers")
 def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Add overlapping blocks to an image."""
+    """Add overlapping blocks to an image.
+
+    It undoes `im2col`, but adds where blocks overlap. Each option has a number for the height and one for the width.
+    """
     if len(self.shape) != 3:
         raise CannotError("the input is not a batch")
     return b.emit(make("pt.Fold", *output_size, *kernel_size, *stride, *padding, *dilation), self, shape=b.shape)

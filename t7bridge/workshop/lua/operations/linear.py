@@ -224,7 +224,10 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
 
 @operation("bilinear", "nn.Bilinear")
 def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learned | None) -> Any:
-    """Apply a bilinear form to two inputs of two dimensions."""
+    """Apply a bilinear form to two inputs of two dimensions.
+
+    The weight is (outputs, features of the first input, features of the second).
+    """
     if len(input1.shape) != 2:
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
@@ -332,7 +335,11 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
 
 
 def _add_constant_mask(b: Builder, scores: Wire, mask: Any) -> Any:
-    """Add an array of numbers, or of booleans, to scores; see `_add_mask`."""
+    """Add an array of numbers to scores, or one of booleans: minus infinity where it is false.
+
+    Raises:
+        CannotError: it leaves out all of a row, whose softmax is NaN.
+    """
     if mask.dtype == bool:
         mask = np.where(mask, 0, -inf).astype("f4")
     if not mask.any():  # all are 0

@@ -106,7 +106,10 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
 
 @operation("copy", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
-    """Replace all elements."""
+    """Replace all elements.
+
+    The new ones are those of `src`, which broadcasts.
+    """
     return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
@@ -551,6 +554,10 @@ def _element_of_each_example(b: Builder, value: Any, axis: int, item: Any) -> An
         value: the value.
         axis: the dimension, which has to be the one behind the batch.
         item: the indices, one for each example.
+
+    Raises:
+        CannotError: it is another dimension, the indices are not computed or not one for each example, or the layer
+            for that is not allowed.
     """
     if axis != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
@@ -568,6 +575,9 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
         b: the builder.
         value: the value.
         indexed: the dimensions, which have to follow one another, each with its indices.
+
+    Raises:
+        CannotError: the dimensions are apart.
     """
     axes = [axis for axis, _ in indexed]
     first = axes[0]
