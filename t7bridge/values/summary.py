@@ -172,6 +172,7 @@ class Summary:
         from html import escape
 
         def row(cells: list[str], tag: str) -> str:
+            """Return a row of a table, whose cells are `td`, or `th` for heads."""
             style = "style='text-align:left;white-space:pre'"
             return "<tr>" + "".join(f"<{tag} {style}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
 

@@ -157,7 +157,8 @@ class ProgramBuilder(Builder):
     def _value_of(self, call: TracedCall) -> Any:
         """Build a call and return its value; if it cannot be built, add to the problems and return a `Missing`.
 
-        So that one error lists all problems of a program.
+        So that one error lists all problems of a program. The value is `None` for a call that computes a size, or
+        asserts something of sizes.
         """
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         entry = OPERATIONS.get(call.op)

@@ -42,7 +42,7 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
             _replace_change(node)
 
     def is_needed(node: Any) -> bool:
-        """Return whether a node stays: its value is used, it is no call, or it changes an argument, which others use."""
+        """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
         return bool(node.users) or node.op != "call_function" or _changes_argument(node)
 
     graph.eliminate_dead_code(is_needed)

@@ -515,7 +515,7 @@ def _source_line(stack_trace: str) -> str:
     source_line = ""
     for number, line in enumerate(lines):
         frame = line.strip()
-        if not frame.startswith('File "') or "/torch/_" in frame:
+        if not frame.startswith('File "') or "/torch/_" in frame:  # of its private packages, which trace
             continue
         if source_line and "/torch/nn/" in frame:
             continue

@@ -458,7 +458,8 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
     # First a parameter of equal values, then one of which they are a multiple, and last a new one.
     for parameter, other_values in block.values.items():
         kind = parameter.rstrip(_DIGITS)
-        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are.
+        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are. An extent of a
+        # tensor has no meaning of its own: any parameter will do.
         has_same_meaning = name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)
         if other_values == values and has_same_meaning:
             return parameter
