@@ -139,7 +139,7 @@ class Comparer:
         self._budget = Budget(self.limits, "comparing the values")
 
     def run(self, a: Value, b: Value) -> list[Difference]:
-        """Compare two values and return the differences in walk order.
+        """Compare two values and return the differences in walk order, after those of earlier runs.
 
         Raises:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.

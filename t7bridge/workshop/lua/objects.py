@@ -187,7 +187,11 @@ class _Graph:
     """
 
     def __init__(self, edges: list[tuple[Node, Node]]) -> None:
-        """Make the objects of a graph, whose edges lead from a node to one of its children."""
+        """Make the objects of a graph.
+
+        Args:
+            edges: each from a node to one of its children, in the order that nngraph has; every node is in one.
+        """
         # All nodes first, in the order of their first edge, with which they are numbered.
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:

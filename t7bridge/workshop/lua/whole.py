@@ -79,7 +79,7 @@ def exact_up_to(is_double: bool) -> int:
 
 
 def of_type(dtype: str, is_double: bool) -> Bounds:
-    """Return the bounds that are assumed of an input of an element type."""
+    """Return the bounds that are assumed of an input of an element type, in a model of doubles or of floats."""
     if dtype == "bool":
         return 0, 1
     largest = _LARGEST_INPUT_OF_DOUBLES if is_double else EXACT_FLOAT

@@ -509,7 +509,10 @@ class Emitter:
 
 
 def _reshape_stored(value: Any, shape: Shape) -> Any:
-    """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it."""
+    """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it.
+
+    That is so for a wire, for open extents, and for a tensor that is broadcast or transposed.
+    """
     if isinstance(value, Const) and value.value.numel() == 1:
         return Const(value.value.reshape((1,) * len(shape)), shape)
     if isinstance(value, Const) and is_static(shape) and is_static(value.shape):

@@ -535,7 +535,10 @@ def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
 
 
 def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
-    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN."""
+    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN.
+
+    `is_float` says whether it may have NaN, as values of whole numbers never do.
+    """
     zeros = make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
     is_unequal = nan_mask(b, value) if is_float else value >> zeros
     if b.kind == "ne":

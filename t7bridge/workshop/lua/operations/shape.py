@@ -63,7 +63,7 @@ def same(b: Builder, self: Any) -> Any:
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):  # rounded by a copy to whole numbers and back
+    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers and back
         force_copy = None
         dont_cast = True
         to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
