@@ -61,11 +61,12 @@ def assign(items: list[Assignment]) -> list[tuple[str, str]]:
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same shape and the same elements; NaNs are equal.
+    """Return whether two tensors have the same shape and the same elements, whatever their types; NaNs are equal.
 
     Raises:
         LimitError: they repeat the elements of small storages excessively.
     """
+    # Tensors that are compared further have equally many elements: if one has them all in memory, that is no excess.
     stored_elements = max(tensor.storage.count if tensor.storage is not None else 0 for tensor in (one, other))
     budget = Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage")
     budget.allocate(one.numel, stored_elements)

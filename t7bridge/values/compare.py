@@ -139,7 +139,7 @@ class Comparer:
         self._budget = Budget(self.limits, "comparing the values")
 
     def run(self, a: Value, b: Value) -> list[Difference]:
-        """Compare two values and return the differences in walk order.
+        """Compare two values and return the differences in walk order, after those of earlier runs.
 
         Raises:
             LimitError: values are shared in so many ways that comparing exceeds the limit `work`.
@@ -223,7 +223,10 @@ class Comparer:
         return False
 
     def _same_scalar(self, a: Value, b: Value) -> bool:
-        """Return whether two scalars are equal in type, value and sign: a NaN equals a NaN, 0.0 is not -0.0."""
+        """Return whether two scalars are equal in type, value and sign: a NaN equals a NaN, 0.0 is not -0.0.
+
+        Long texts that were compared before count as equal, so that a difference is named once.
+        """
         if type(a) is not type(b):
             return False
         if isinstance(a, float):
@@ -384,7 +387,7 @@ def _steps(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _items(table: Table | dict[Any, Any]) -> list[tuple[Value, Value]]:
-    """Return keys and values in the order of the file."""
+    """Return keys and values in the order of the file, in which Lua's tables may have a key twice."""
     return list(table.items() if isinstance(table, dict) else table.raw_items())
 
 
@@ -699,7 +702,14 @@ class _Deviations:
 
 
 def _deviations(a: Tensor, b: Tensor, rtol: float, atol: float) -> _Deviations:
-    """Compare the elements of two tensors of one shape block by block; see `deviation` for the arguments."""
+    """Compare the elements of two tensors of one shape block by block.
+
+    Args:
+        a: one tensor.
+        b: the other.
+        rtol: elements differ if their distance is more than `atol + rtol * |b|`.
+        atol: see `rtol`.
+    """
     deviations = _Deviations()
     start = 0  # of the block, among all elements
     for x, y in zip(blocks(_as_numbers(a), _BLOCK_ELEMENTS), blocks(_as_numbers(b), _BLOCK_ELEMENTS)):
@@ -757,7 +767,12 @@ def _numbers(block: np.ndarray, tensor: Tensor) -> Any:
 
 
 def _distances(x: np.ndarray, y: np.ndarray) -> Any:
-    """Return the distance of each pair of elements, shape (n,); 0 for equal ones, infinite where it is undefined."""
+    """Return the distance of each pair of elements; 0 for equal ones, NaNs included, infinite where it is undefined.
+
+    Args:
+        x: elements of one tensor as numbers, shape (n,).
+        y: as many of another.
+    """
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
         common = np.result_type(x, y, "u1")  # "u1" makes numbers of truth values
         if common.kind != "f":  # int64 and uint64 have no common integer type

@@ -64,6 +64,7 @@ _UNFINISHED = (dict, list, _Undescribed)
 class _Describer:
     """Describes values one by one, without recursion: a node refers to the values in it, which are described later.
 
+    A node is a dict: `t` is the kind of the value, and the other keys depend on that, see the module's docstring.
     A subclass says what the nodes of its values are. `whole` and `text` go through a node in the order of its text.
     """
 
@@ -173,6 +174,7 @@ class _LuaDescriber(_Describer):
         return {"t": "str", "hex": data.hex()}
 
     def begin(self, value: Value) -> tuple[Node, bool]:
+        """Return the node of an object; it needs no `close`, as an object that occurs again is only its number."""
         return self._node(value), False
 
     def _node(self, value: Value) -> Node:
@@ -312,6 +314,7 @@ class _PythonDescriber(_Describer):
         return node, True
 
     def close(self) -> None:
+        """Note that all in the innermost open container is described."""
         self._open_depths.popitem()
 
     def _container(self, value: Any) -> tuple[Node, int]:

@@ -172,6 +172,7 @@ class Summary:
         from html import escape
 
         def row(cells: list[str], tag: str) -> str:
+            """Return a row of a table, whose cells are `td`, or `th` for heads."""
             style = "style='text-align:left;white-space:pre'"
             return "<tr>" + "".join(f"<{tag} {style}>{escape(printable(cell))}</{tag}>" for cell in cells) + "</tr>"
 
@@ -244,7 +245,14 @@ def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional
 def _columns_without_room(
     texts: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int]
 ) -> list[int]:
-    """Return which of the optional columns have no room, however narrow others are; see `_table` for the arguments."""
+    """Return which of the optional columns have no room, however narrow others are.
+
+    Args:
+        texts: the cells of each row, the heads first.
+        right_aligned: the column that is aligned at the right, and never cut; `None` for none.
+        room: the width of the terminal; 0 without one.
+        optional: the columns that may be left out, in the order in which they are.
+    """
     omitted: list[int] = []
     while room and len(omitted) < len(optional):
         widths = _widths_of_columns(texts, right_aligned, room, omitted)
@@ -258,9 +266,15 @@ def _columns_without_room(
 def _widths_of_columns(
     texts: list[list[str]], right_aligned: int | None, room: int, omitted: Sequence[int] = ()
 ) -> list[int]:
-    """Return the width of each column of a table, 0 for those that are omitted; see `_table` for the other arguments.
+    """Return the width of each column of a table, 0 for those that are omitted.
 
     The widest of the columns that may be cut is made narrower, again and again, until all fit in the room.
+
+    Args:
+        texts: the cells of each row, the heads first.
+        right_aligned: the column that is aligned at the right, and never cut; `None` for none.
+        room: the width of the terminal; 0 without one.
+        omitted: the columns that are left out.
     """
     widths = [max(map(len, column)) for column in zip(*texts)]
     last = len(widths) - 1
@@ -361,7 +375,7 @@ def _indent(level: int) -> str:
 
 
 def summary(value: Value) -> str:
-    """Return a value in a few words."""
+    """Return a value in a few words: of a number or text itself, of others the class or type, and the size."""
     if isinstance(value, Tensor):
         return _tensor_summary(value)
     if isinstance(value, Storage):

@@ -168,7 +168,13 @@ def resolved(storage: Storage, conj: bool, neg: bool) -> Storage:
 
 
 def _changed_elements(element: ElementType, conj: bool, neg: bool, array: np.ndarray) -> np.ndarray:
-    """Conjugate or negate elements, shape (n,), or both.
+    """Conjugate or negate elements, or both.
+
+    Args:
+        element: their type.
+        conj: whether to conjugate them.
+        neg: whether to negate them.
+        array: the elements, shape (n,); those of a type that numpy lacks as whole numbers of as many bytes.
 
     Raises:
         UnsupportedError: numpy cannot compute with such elements.
@@ -305,7 +311,15 @@ class _Restorer(Rebuilder):
         """The names of tensors whose elements are not all of the type that is recorded."""
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return a tensor of the recorded type, or a dict to be filled."""
+        """Return a tensor of the recorded type, a dict to be filled, or anything else unchanged.
+
+        `Rebuilder` calls it for each value that is not a scalar, and fills the dict. A tensor whose recorded type is
+        refused by a check is returned unchanged, too, and its name is added to `refused`.
+
+        Args:
+            value: the value.
+            path: to it; its keys, joined by dots, are the name of the tensor.
+        """
         if isinstance(value, dict):
             return fill_dict({}, value, value.values())
         if not isinstance(value, Tensor) or value.storage is None:
@@ -342,7 +356,7 @@ class _Restorer(Rebuilder):
 def _complex_of_pairs(tensor: Tensor) -> Tensor | None:
     """Return a tensor of numbers in pairs with the size, stride and offset that it has as one of complex elements.
 
-    It is what `pairs_of_numbers` makes of such a tensor. Storage and element type are still those of the numbers.
+    `pairs_of_numbers` makes such a tensor of a complex one. Storage and element type are still those of the numbers.
     `None` if the numbers are not pairs.
     """
     size = tensor.size
@@ -379,7 +393,8 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     """Return a number, or a list or tuple of numbers, as a tensor of 0 or 1 dimensions, and its kind.
 
     Returns:
-        `None` for anything else, and where the tensor would not have the same numbers.
+        The tensor, and a key of `_LISTS`. `None` for anything else, for an empty or too long list, and where the tensor
+        would not have the same numbers.
     """
     is_list = isinstance(value, (list, tuple))
     items: Any = value if is_list else (value,)

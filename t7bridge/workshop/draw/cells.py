@@ -28,7 +28,7 @@ def with_cells(model: DrawnModel) -> list[Block]:
     except T7BridgeError:  # the model has layers without a plan
         return blocks
     cells: dict[int, list[tuple[str, ModuleSpec, set[int]]]] = {}
-    """Kind, module and nodes of each cell, by the id of its graph."""
+    """Identity of a graph → kind, PyTorch module and numbers of nodes of each cell in it."""
     for cell, nodes in cells_and_nodes:
         if len(nodes) > 1:  # a block of one layer would only repeat it
             cells.setdefault(id(cell.graph), []).append((cell.kind.name, cell.module, nodes))
@@ -54,7 +54,7 @@ def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> No
     Args:
         graph: the block of the graph, which is modified.
         kind: of the cell, `LSTM`.
-        spec: the module that the members are.
+        spec: the PyTorch module that computes what the members do.
         members: the ids of their blocks.
     """
     # Below, a number is that of a block among those in the graph as it is.
@@ -80,7 +80,14 @@ def _enclose(graph: Block, kind: str, spec: ModuleSpec, members: set[int]) -> No
 
 
 def _cell_of(graph: Block, numbers_of_members: list[int], kind: str, spec: ModuleSpec) -> Block:
-    """Return the block of a cell, without flows: its members, then an end for all inputs and one for all outputs."""
+    """Return the block of a cell, without flows: its members, then an end for all inputs and one for all outputs.
+
+    Args:
+        graph: the graph that contains the cell.
+        numbers_of_members: the places of the cell's blocks among those of the graph, in order.
+        kind: of the cell, `LSTM`, which is its title.
+        spec: the PyTorch module that computes what the blocks do.
+    """
     title = kind
     # The numbers of features of its input and its output; a highway layer has only one.
     sizes = [str(argument) for argument in spec.args[:2] if isinstance(argument, int)]

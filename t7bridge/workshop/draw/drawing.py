@@ -81,7 +81,7 @@ class Drawing:
 
     @cached_property
     def _folds(self) -> dict[int, list[Fold]]:
-        """The runs in each container that are shown once, by id."""
+        """Identity of a container → the runs of equal blocks in it, each of which is shown once with its count."""
         return folds_of(self.blocks)
 
     @cached_property
@@ -120,7 +120,7 @@ class Drawing:
         return as_page(graph, self._places(), self._title)
 
     def svg(self) -> str:
-        """Return a still picture."""
+        """Return a still picture as the text of an SVG."""
         return as_svg(self.layout(), self._title)
 
     def layout(self) -> Box:
@@ -147,7 +147,7 @@ class Drawing:
         return root, opened
 
     def _places(self) -> str:
-        """Return the positions that a page needs."""
+        """Return the positions of the blocks that a page shows first, as text for `as_page`, see `places_of`."""
         root, opened = self._first_view()
         return places_of(self.pictured, self._folds_of_picture, opened, root)
 
@@ -184,7 +184,11 @@ class Drawing:
         return f"{self.file}, {self.path}"
 
     def _shown(self, opened: set[int]) -> list[Block]:
-        """Return the blocks of a picture, in which repeated ones are shown once."""
+        """Return the blocks of a picture, in which repeated ones are shown once.
+
+        Args:
+            opened: identities of the containers whose blocks are shown.
+        """
         return self._labelled(view_of(self.pictured[0], self._folds_of_picture, opened))
 
     def _labelled(self, blocks: list[Block]) -> list[Block]:
@@ -249,9 +253,9 @@ def _node(
 
     Args:
         block: the block.
-        numbers: of all blocks, by id.
-        keys: numbers of modules, by key.
-        folds: the runs of equal blocks in it.
+        numbers: identity of a block → its number among all blocks of the graph.
+        keys: key of a module → the number of its block.
+        folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
     """
     facts = {
@@ -436,12 +440,19 @@ def _suffix(path: PathLike) -> str:
 
 
 def _drawn_file(document: Document, request: Draw) -> Drawing:
+    """Return the drawing of the value of a file; errors name the file."""
     with about_file(document.path):
         return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), request)
 
 
 def _drawn(value: Any, name: str, request: Draw) -> Drawing:
-    """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors."""
+    """Return the drawing of a value: of the module at a path, of all modules, or of other content with tensors.
+
+    Args:
+        value: the root of a file, or a value from memory.
+        name: of the file, or of the value's class.
+        request: the options; `at` is the path, `None` for all modules.
+    """
     at = request.at
     limits = request.limits
     weights = request.weights
@@ -489,7 +500,15 @@ def _prefix_keys(models: list[DrawnModel]) -> None:
 
 
 def _prefix_in_whole_file(value: Any, path: str) -> str:
-    """Return the steps to a model as in `convert`, each with a dot: elements of lists by number from 0, else by key."""
+    """Return what the keys of a model begin with if the whole file is converted: `model.`, `nets.0.`.
+
+    It is empty for the root. It has the steps to the model, each with a dot: elements of lists by their number from 0,
+    others by their key.
+
+    Args:
+        value: the root of the file.
+        path: of the model: `root.nets[1]`.
+    """
     names = []
     for step in Path.parse(path).follow(value):
         # A step is `.name`, `[3]` or `['any text']`.

@@ -96,9 +96,9 @@ class Line:
     Attributes:
         start: number of the box it leaves.
         end: number of the box it enters.
-        points: its ends and bends.
-        label: its text.
-        at: left end of the text's base line.
+        points: its ends and bends, in pixels as the `x` and `y` of boxes.
+        label: its text; empty for none.
+        at: left end of the text's base line; not used without a text.
     """
 
     start: int
@@ -128,8 +128,8 @@ class Box:
     Attributes:
         block: the block.
         texts: its lines of text, see `texts_of`.
-        x: left edge, in pixels from the picture's.
-        y: upper edge.
+        x: left edge, in pixels from the picture's; from that of the box around it until all are laid out.
+        y: upper edge, likewise.
         width: in pixels.
         height: in pixels.
         inside: the boxes of the blocks inside.
@@ -178,7 +178,7 @@ class Box:
         self.y += dy
 
     def move_content(self, dx: float, dy: float) -> None:
-        """Move what is inside."""
+        """Move what is inside, but not what is inside that: boxes, arrows and the beginnings of columns."""
         for box in self.inside:
             box.move(dx, dy)
         for line in self.lines:
@@ -244,7 +244,7 @@ def lay_out(blocks: list[Block]) -> Box:
 
 
 def _box(block: Block, inside: list[Box]) -> Box:
-    """Return a box of the size of its text."""
+    """Return a box of the size of its text, which is enough if nothing is inside; `inside` is placed later."""
     texts = texts_of(block)
     title, *lines = texts or [""]
     title_size = SMALL if block.kind == "end" else TITLE
@@ -360,7 +360,7 @@ def _columns(groups: list[_Group]) -> _Columns:
 
 
 def _packed(groups: list[_Group], limit: float) -> _Columns:
-    """Stack groups in columns of a limited height.
+    """Return where groups are that are stacked in columns of a limited height, side by side.
 
     Args:
         groups: in order.
@@ -386,7 +386,12 @@ def _packed(groups: list[_Group], limit: float) -> _Columns:
 
 
 def _stacked(groups: list[_Group], limit: float) -> tuple[list[int], list[float]]:
-    """Return the number of the first group of each column, and the top of each group in its column; see `_packed`."""
+    """Return the number of the first group of each column, and the top of each group in its column.
+
+    Args:
+        groups: in order.
+        limit: height at which a new column begins, unless its group stays below the one before.
+    """
     firsts = [0]
     tops: list[float] = []
     y = 0.0
@@ -899,7 +904,17 @@ def _rows(
 def _rows_beside(
     labels: list[str], leave: list[float], enter: list[float], layers: list[int], counts: dict[int, int]
 ) -> tuple[list[int], list[float]]:
-    """Return rows and left ends as `_rows` does, for a number of rows below each layer, 1 where none is given."""
+    """Return the row of each label and its left end: the first row in which it does not touch the one before.
+
+    The row of an arrow without a label is `_NONE`.
+
+    Args:
+        labels: of each arrow; empty for none.
+        leave: where each arrow leaves its layer, from the left.
+        enter: where it enters the next one.
+        layers: the layer that each arrow leaves.
+        counts: layer → the number of rows below it, by which the space is as high; 1 where none is given.
+    """
     rows = [_NONE] * len(labels)
     lefts = list(leave)
     free: dict[tuple[int, int], float] = {}

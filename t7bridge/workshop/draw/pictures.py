@@ -160,7 +160,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
 
 
 def _classes_of(box: Box) -> list[str]:
-    """Return the classes of a box, as the style of the pages has them."""
+    """Return the classes of a box in the style of the pages, which pictures share."""
     block = box.block
     # "n" is a node, "e" an end of a graph, "c" a container.
     classes = ["e", "n"] if block.kind == "end" else ["n"]
@@ -196,7 +196,7 @@ def _arrow(line: Line) -> list[str]:
 
 
 def _path(points: list[Point]) -> str:
-    """Return a line with rounded corners."""
+    """Return a line with rounded corners, as the attribute `d` of a path in SVG."""
     parts = ["M{:.1f},{:.1f}".format(*points[0])]
     for before, corner, after in zip(points, points[1:], points[2:]):
         begin = _towards(corner, before)
@@ -282,6 +282,7 @@ def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
 
 
 def _quoted(text: str) -> str:
+    """Return a text as it may stand between double quotes in Graphviz's language, in one line."""
     return printable(text.replace("\n", " ")).replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -320,7 +321,14 @@ def as_png(root: Box, title: str) -> bytes:
 
 
 def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
-    """Return a screenshot of the picture, which holds no scripts; empty if the browser fails."""
+    """Return a screenshot of a picture as the bytes of a PNG; empty if the browser fails.
+
+    Args:
+        program: the path of Chromium, or a browser like it.
+        svg: the picture, which holds no scripts.
+        width: of the picture, in pixels.
+        height: likewise.
+    """
     with tempfile.TemporaryDirectory(prefix="t7bridge-", ignore_cleanup_errors=True) as folder:
         source = os.path.join(folder, "picture.svg")
         target = os.path.join(folder, "picture.png")
@@ -349,6 +357,7 @@ def _compact(value: Any) -> str:
 
 
 def _without_markup(text: str) -> str:
+    """Return JSON with the characters of HTML's markup as escapes of JSON, so that it cannot end a script element."""
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text

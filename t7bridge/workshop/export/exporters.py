@@ -151,6 +151,7 @@ def _onnx_exporter(
     """
 
     def to_onnx(part: nn.Module, arguments: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+        """Return a module exported as ONNX, for arguments and dynamic shapes in the form of torch.export."""
         # Of a part of the module, which is exported to find what is refused, names do not matter.
         is_whole = part is module
         return torch.onnx.export(
@@ -231,7 +232,7 @@ def _with_two_examples(example: Example) -> Example:
 def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
-    """Return the example inputs, the corresponding arguments of the module, and its outputs.
+    """Return the example inputs as tensors, in lists if the model takes tables; the same as arguments; and the outputs.
 
     Without values or a type that the user states, an input has numbers, or indices if the module accepts no numbers.
 
@@ -299,6 +300,7 @@ def _dynamic_shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
             batches.setdefault(len(value), torch.export.Dim(name))
 
     def dynamic_dims(value: torch.Tensor) -> dict[int, Any]:
+        """Return dimension → how it may vary, of the dynamic dimensions of an input."""
         dims: dict[int, Any] = {}
         if batches:
             dims[0] = batches[len(value)]
@@ -525,6 +527,7 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
     """
 
     def ints(*values: int) -> Any:
+        """Return a node of constant whole numbers."""
         return op.Constant(value_ints=list(values))
 
     def masked_select(self: Any, mask: Any) -> Any:
@@ -538,10 +541,12 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
         """Return the maximum of each window; window i of n from floor(i·size/n) to ceil((i+1)·size/n)."""
 
         def windows(size: int, count: int) -> list[tuple[int, int]]:
+            """Return the first element of each window of a dimension, and the one behind its last."""
             # -(-a // b) is the next whole number.
             return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
 
         def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+            """Return a node of the maximum of a window, which keeps its two dimensions with an extent of 1."""
             first_row, end_row = rows
             first_column, end_column = columns
             window = op.Slice(self, ints(first_row, first_column), ints(end_row, end_column), ints(-2, -1))

@@ -180,6 +180,14 @@ def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[st
     """Provide a path for a file that may have others beside it, and a dict for the sizes of all of them by name.
 
     They get their names only if the context ends without an error; the file that refers to the others the last.
+
+    Args:
+        target: the file that is to appear, and whose folder the others appear in.
+        force: whether files of the same names are replaced.
+
+    Raises:
+        WriteError: the folder cannot be written.
+        TargetExistsError: a file is there, and `force` is not set.
     """
     folder = os.path.dirname(os.path.abspath(target))
     try:

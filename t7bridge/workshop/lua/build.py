@@ -365,7 +365,8 @@ class Builder(Emitter):
     def _narrow_by_layer(self, value: Any, axis: int, start: Any, count: Any) -> Any:
         """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one.
 
-        An open start or count that nn.Narrow cannot count from an end is fixed as in the example, see `emit`.
+        An open start or count that nn.Narrow cannot count from an end is fixed as in the example, see `emit`. The
+        arguments are those of `narrow`.
         """
         shape = replace_axis(value.shape, axis, count)
         behind = value.shape[axis] - start - count
@@ -381,6 +382,12 @@ class Builder(Emitter):
         """Return as many elements of a dimension as an extent of the inputs, by their positions.
 
         `None` if they cannot be counted when the model runs, or may be more than there are.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            axis: the dimension, 0-based.
+            start: the first element, 0-based.
+            count: the extent, an open one.
         """
         # If the ranges of the extents do not decide this, the example does, and the model has it as a condition.
         if not count <= value.shape[axis] - start:
@@ -409,7 +416,7 @@ class Builder(Emitter):
         return self.reshape(self.narrow(value, axis, index, 1), shape)
 
     def concatenate(self, values: list[Any], axis: int) -> Any:
-        """Join values along a dimension; those without elements are left out, as Lua has none.
+        """Join values along a dimension; those without elements are left out, as Lua has no such tensors.
 
         At least one value has elements: an operation whose result has none is not built, see `ProgramBuilder`.
         """
@@ -505,6 +512,12 @@ def _part_of_constant(value: Const, axis: int, start: Any, count: Any) -> Const 
     """Return elements of a dimension of a constant; `None` if which elements these are depends on the inputs.
 
     All elements are the same where the constant is broadcast, as its tensor has no such dimension, or one of extent 1.
+
+    Args:
+        value: the constant.
+        axis: the dimension of its shape, 0-based.
+        start: the first element, 0-based; a number or an `Extent`.
+        count: the number of elements; likewise.
     """
     shape = replace_axis(value.shape, axis, count)
     own_axis = axis - len(value.shape) + value.value.dim()  # the dimension of the tensor, negative if it has none
@@ -517,12 +530,15 @@ def _part_of_constant(value: Const, axis: int, start: Any, count: Any) -> Const 
 
 
 def _part_of_stored(value: Stored, start: int, count: int) -> Stored:
-    """Return elements of the first dimension of a tensor of the state dict, which are contiguous in memory."""
+    """Return `count` elements from `start` on, 0-based, of the first dimension of a tensor of the state dict.
+
+    The tensor is contiguous, so that these are a run of its elements, which a layer can hold.
+    """
     size = value.ref.size[1:]
     ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
     return Stored(ref, (count, *value.shape[1:]), value.learned)
 
 
 def _as_constant(value: Any) -> Any:
-    """Return the tensor of a constant, and the number of an extent."""
+    """Return what PyTorch computes with: the tensor of a `Const`, and the example's number of an `Extent`."""
     return value.value if isinstance(value, Const) else as_number(value)

@@ -157,7 +157,8 @@ class ProgramBuilder(Builder):
     def _value_of(self, call: TracedCall) -> Any:
         """Build a call and return its value; if it cannot be built, add to the problems and return a `Missing`.
 
-        So that one error lists all problems of a program.
+        So that one error lists all problems of a program. The value is `None` for a call that computes a size, or
+        asserts something of sizes.
         """
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         entry = OPERATIONS.get(call.op)
@@ -189,7 +190,10 @@ class ProgramBuilder(Builder):
         return Missing("", call.shape)
 
     def _reasons_of_missing(self, call: TracedCall) -> list[str]:
-        """Return a reason for each argument of a call that is missing: empty if it is among the problems already."""
+        """Return the reason of each `Missing` among the arguments of a call, also inside lists.
+
+        A reason is an empty text if it is among the problems already; the list is empty if no argument is missing.
+        """
         reasons = []
         for item in tree_leaves(call.args):
             value = self.env[item.name] if isinstance(item, CallRef) else None
@@ -198,7 +202,7 @@ class ProgramBuilder(Builder):
         return reasons
 
     def _problem(self, reason: str) -> _Problem:
-        """Return the current call as a problem.
+        """Return the current call, `self.call`, as a problem with a reason.
 
         Of an operation that PyTorch has decomposed, the reason names the part that fails.
         """
@@ -221,6 +225,11 @@ class ProgramBuilder(Builder):
     def _build(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Return the value of a call on tensors whose arguments are all there: computed now, or by layers.
 
+        Args:
+            call: the call.
+            entry: its operation in the table; `None` if the table lacks it, which constants do not need.
+            args: the arguments by name, with the values of other calls in place of their `CallRef`s.
+
         Raises:
             CannotError: it cannot be expressed.
         """
@@ -239,9 +248,10 @@ class ProgramBuilder(Builder):
         return _in_shape_of_call(call, entry, entry.call(self, args))
 
     def _simpler_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of kinds that an operation takes.
+        """Return the arguments of a call in kinds of values that its operation takes.
 
-        Ranges of open length, and scaled tensors, become wires, but for the operations that take these themselves.
+        An `OpenRange` and a `Scaled` become wires, but for the operations that take these themselves. See `_build` for
+        the arguments.
         """
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for a range
             args = tree_map(lambda item: range_at_runtime(self, item) if isinstance(item, OpenRange) else item, args)
@@ -250,7 +260,14 @@ class ProgramBuilder(Builder):
         return args
 
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers."""
+        """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers.
+
+        A random value that no call uses is a `Missing`, as no layer draws one.
+
+        Args:
+            call: the call.
+            args: its arguments by name, which are values and no `CallRef`s.
+        """
         if call.is_random:
             # It is drawn anew in each run. An unused value, as a mask of a dropout that does nothing, is no problem.
             return None if call.name in self.used else Missing()
@@ -333,7 +350,12 @@ class ProgramBuilder(Builder):
     def _of_complex(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Build a call on complex numbers: by the entry for these, or by that for real numbers, once for each part.
 
-        None of these entries needs what the user has to allow.
+        What the user allows is not asked here: no entry that this uses has a `package`.
+
+        Args:
+            call: the call.
+            entry: its operation in the table; `None` if there is none.
+            args: its arguments by name, at least one of which is a `Complex` or a complex number.
 
         Raises:
             CannotError: there is no entry, or it does not act on both parts alike.
@@ -345,7 +367,8 @@ class ProgramBuilder(Builder):
             raise CannotError("no composition for complex numbers is known")
         real_args = tree_map(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
         imag_args = tree_map(_imaginary, args)
-        for name in ("self", "other"):  # a real number that is added has the imaginary part 0
+        # The imaginary part of a real number that is added is 0. `_imaginary` leaves numbers, which may be dimensions.
+        for name in ("self", "other"):
             if name in args and not isinstance(args[name], (Complex, complex)):
                 imag_args[name] = 0.0
         real = entry.call(self, real_args)
@@ -356,7 +379,10 @@ class ProgramBuilder(Builder):
 
 
 def _in_shape_of_call(call: TracedCall, entry: Operation, value: Any) -> Any:
-    """Return what a builder returned as the value of its call: without dimensions, or as several results.
+    """Return what a builder returned as the value of its call.
+
+    A tensor of one element becomes one without dimensions, where the call has that; a first result becomes a list with
+    a `Missing` for each of the others.
 
     Args:
         call: the call, with the shape of its value.
@@ -380,14 +406,19 @@ def _as_real_and_imaginary(value: Any) -> Any:
 
 
 def _imaginary(value: Any) -> Any:
-    """Return the imaginary part of a value; what is no value, such as a dimension, stays."""
+    """Return the imaginary part of a value, 0 for a real tensor; numbers and what else is no tensor stay unchanged."""
     if isinstance(value, (Complex, complex)):
         return value.imag
     return 0.0 if isinstance(value, (Wire, Const, Stored)) else value
 
 
 def _output_or_missing(value: Any, dtype: str) -> Any:
-    """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements."""
+    """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements.
+
+    Args:
+        value: of any kind.
+        dtype: its element type in PyTorch, `float32`.
+    """
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
     if dtype.startswith("complex") and not isinstance(value, Missing):

@@ -113,6 +113,11 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
     Where that fails, as PyTorch decomposes some operations for given sizes only, it is traced again with fewer open
     sizes.
 
+    Args:
+        module: the module, a script module, or an exported program.
+        inputs: example inputs.
+        allow: the packages that may be used besides nn and nngraph, see `save.PACKAGES`.
+
     Raises:
         UnsupportedError: it cannot be built for the example either; the error is that of the attempt with most open
             sizes.
@@ -197,6 +202,7 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
     guard_step = LuaNode(layer, sources, inputs[0].shape)  # not yet among the steps: it takes the input itself
 
     def with_guard(nodes: list[LuaNode]) -> list[LuaNode]:
+        """Return nodes with the new step in place of the input that it takes and returns."""
         return [guard_step if node is guarded else node for node in nodes]
 
     for user in ordered:
@@ -250,7 +256,14 @@ def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, A
 
 
 def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has_guards: bool) -> None:
-    """Note which sizes the model refuses."""
+    """Note which sizes the model refuses.
+
+    Args:
+        report: receives the notes.
+        program: has the texts of the sizes that the model takes.
+        checks: for each input, the sizes that each of its dimensions may have.
+        has_guards: whether layers refuse inputs of other sizes.
+    """
     # An input without dimensions has no batch.
     has_fixed_batch = any(dimensions and dimensions[0].is_fixed for dimensions in checks)
     if has_fixed_batch:
@@ -262,7 +275,13 @@ def _note_sizes(report: Report, program: Program, checks: list[list[Check]], has
 
 
 def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> None:
-    """Note which element types of the inputs and weights become another in Lua."""
+    """Note which element types of the inputs and weights become another in Lua.
+
+    Args:
+        report: receives the notes.
+        program: has the types of the inputs, and whether the model is one of doubles.
+        arrays: the tensors of the state dict.
+    """
     inputs = [program.dtypes[name] for name in program.inputs]
     weights = {array.dtype.name for array in arrays.values()}
     floats = {dtype for dtype in [*inputs, *weights] if "float" in dtype}
@@ -287,7 +306,11 @@ def _names_of_outputs(program: Program) -> list[str]:
 
 
 def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], scalar_outputs: list[int]) -> Table:
-    """Return the record that the root object has for the way back to PyTorch.
+    """Return the record that the root object has for the way back to PyTorch, a table of up to four fields.
+
+    `keys` are all keys of the state dict in order; `tied` has pairs of another key of a tensor and its first key;
+    `other` has pairs of a key and a tensor that no layers hold whole; `scalars`, only there if there are any, the
+    numbers of the outputs without dimensions.
 
     Args:
         layer: the whole model.
@@ -308,7 +331,12 @@ def _state_record(layer: LuaLayer, program: Program, arrays: dict[str, Any], sca
 
 
 def _held_whole(layer: LuaLayer, arrays: dict[str, Any]) -> set[str]:
-    """Return the keys of the tensors all of whose elements are held by layers, each of which may hold a part."""
+    """Return the keys of the tensors all of whose elements are held by layers, each of which may hold a part.
+
+    Args:
+        layer: the whole model.
+        arrays: the tensors of the state dict, by their keys.
+    """
     parts: dict[str, set[tuple[int, int]]] = {}
     for inner in walk(layer):
         for ref in inner.weights.values():

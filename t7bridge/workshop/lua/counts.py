@@ -28,6 +28,10 @@ def _value_at_runtime(b: Emitter, symbol: Any) -> Wire | None:
     """Return the value of a symbol of the sizes, counted along a dimension of an input.
 
     `None` if no dimension has an extent of `step * symbol + rest`, with both numbers known.
+
+    Args:
+        b: the builder, whose inputs have values already.
+        symbol: sympy's, of an extent.
     """
     for name, shape in b.program.inputs.items():
         for axis, extent in enumerate(shape):

@@ -129,7 +129,13 @@ def _has_open_batch(exported: ExportedProgram) -> bool:
 def _convert_script(script: Any, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom) -> Any:
     """Return a script module converted for inputs of other sizes, `None` if its code does not allow that.
 
-    Unlike a run, PyTorch's converter keeps sizes open where the code reads them. See `export_module` for the arguments.
+    Unlike a run, PyTorch's converter keeps sizes open where the code reads them.
+
+    Args:
+        script: the script module.
+        inputs: example inputs.
+        own_backwards: receives names of classes, see `export_module`.
+        freedom: the extents that may be open.
     """
     with quiet():
         try:
@@ -139,6 +145,7 @@ def _convert_script(script: Any, inputs: tuple[Any, ...], own_backwards: list[st
                 """Exports the module that the code is converted to with open sizes, where PyTorch's fixes them."""
 
                 def retrace_as_exported_program(self, gm: Any, name_to_constant: Any) -> Any:
+                    """Export the converted module, `gm`; PyTorch's method of this name does so with fixed sizes."""
                     return export_open(gm, self.sample_args, own_backwards, freedom)
 
             return OpenConverter(script, inputs).convert()
@@ -151,6 +158,12 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
 
     Extents of 1 are fixed, but for that of the batch: PyTorch repeats what has an extent of 1 where another is longer,
     and a module may mean that.
+
+    Args:
+        module: the module.
+        inputs: example inputs.
+        own_backwards: receives names of classes, see `export_module`.
+        freedom: the extents that may be open.
     """
     # A batch of one becomes one of two, as torch.export fixes extents of 1.
     batches = tuple(_as_batch_of_two(value) for value in inputs)
@@ -169,6 +182,7 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
 
 
 def _as_batch_of_two(value: Any) -> Any:
+    """Return a tensor whose first extent is 1 with its example twice; any other input unchanged."""
     if is_tensor(value) and value.dim() and value.shape[0] == 1:
         return torch.cat([value, value])
     return value
@@ -318,7 +332,7 @@ def open_sizes() -> Iterator[None]:
     original: Any = torch.SymBool.__bool__
 
     def noted(condition: Any) -> bool:
-        """Convert a relation of sizes to a boolean, and note it in its environment if the user's code asks for that."""
+        """Return a relation of sizes, a `torch.SymBool`, as a boolean; note it if the user's code asks for that."""
         environment = getattr(condition.node, "shape_env", None)
         caller = sys._getframe(1).f_code.co_filename
         if environment is not None and not caller.startswith(TORCH_FOLDER):
@@ -422,7 +436,12 @@ _NO_LIMIT = 1 << 30
 
 
 def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
-    """Return the ranges that the user stated for the symbols of a program."""
+    """Return the ranges that the user stated for the symbols of a program, as relations: `s0 >= 4`, `s0 <= 16`.
+
+    Args:
+        exported: the program.
+        sizes: whose `example` has the symbols; ranges of others are left out.
+    """
     conditions = []
     for symbol, limits in exported.range_constraints.items():
         if symbol not in sizes.example:
@@ -478,6 +497,12 @@ class _Traceable(TorchFunctionMode):
         """Call a function of PyTorch, or others that compute the same: PyTorch calls this instead of each.
 
         An exported graph cannot have `tensor.data`, and has `max_pool1d` for one length only.
+
+        Args:
+            function: the function, or the getter or setter of an attribute.
+            types: the classes of its arguments, which do not matter here.
+            args: its arguments by position.
+            kwargs: those by keyword; `None` for none.
         """
         kwargs = kwargs or {}
         if function == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
@@ -496,7 +521,10 @@ class _Traceable(TorchFunctionMode):
 def _pool_signals(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    """Compute `max_pool1d` of signals as `max_pool2d` of images of height 1, which leaves their length open."""
+    """Compute `max_pool1d` of signals as `max_pool2d` of images of height 1, which leaves their length open.
+
+    The parameters and their defaults are those of `torch.nn.functional.max_pool1d`.
+    """
 
     def of_image(value: Any, for_height: int) -> tuple[int, int]:
         """Return an option for the height and the width: of a signal, it is a number or a list of one."""
@@ -537,6 +565,7 @@ def _plain_attention() -> Iterator[None]:
     was_enabled = torch.backends.mha.get_fastpath_enabled()
     original = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    # False even if `is_causal` is true: that is a hint on the mask, which is then applied as it is given.
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: False
     try:
         yield
@@ -551,6 +580,7 @@ def _watch_backwards(names: list[str]) -> Iterator[None]:
     original: Any = Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        """Apply a class as PyTorch does, and note its name if it is the user's."""
         if not cls.__module__.startswith("torch."):
             names.append(cls.__name__)
         return original.__get__(None, cls)(*args, **kwargs)

@@ -28,8 +28,8 @@ class LuaClass:
 
     Attributes:
         args: names of its arguments; `-` for one that is not stored.
-        defaults: of the last arguments, for shorter source.
-        fields: other fields, as text.
+        defaults: name → default of the last arguments, which are left out of the source where they have it.
+        fields: name → value of other fields, as text, see `_new_value`.
         version: of the class in files.
     """
 
@@ -151,7 +151,7 @@ _ROW = re.compile(r"(?P<names>[A-Z][\w ]*?)(?: (?P<version>\d))?(?: +\((?P<args>
 
 
 def _read_classes(table: str) -> dict[str, LuaClass]:
-    """Read the table of classes: name without `nn.` or `pt.` → fields."""
+    """Return the classes of a table such as `_TABLE`: name without `nn.` or `pt.` → the class."""
     classes = {}
     for line in table.replace("\\\n", "").strip().splitlines():
         row = _ROW.fullmatch(line)
@@ -181,7 +181,10 @@ def long_storage(*values: int) -> Storage:
 
 
 def _bottle(n_in: int, n_out: int) -> dict[str, LuaValue]:
-    """Return the fields of an nn.Bottle: dimensions that its layer takes and returns, the batch included."""
+    """Return the fields of an nn.Bottle, from the numbers of dimensions that its layer takes and returns.
+
+    The batch is one of them.
+    """
     return {
         "nInputDim": float(n_in),
         "nOutputDim": float(n_out),
@@ -196,7 +199,11 @@ _COPIED = {"torch.LongTensor": INT64, "torch.HalfTensor": ELEMENT_TYPES["float16
 
 
 def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = False) -> dict[str, LuaValue]:
-    """Return the fields of an nn.Copy. `force_copy` is not stored: it only matters where both types are equal."""
+    """Return the fields of an nn.Copy from one type of tensors to another, `torch.LongTensor`.
+
+    `force_copy` is not stored: it only matters where both types are equal. With `dont_cast`, the layer keeps its types
+    when the model is cast to another.
+    """
     fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
     if dont_cast:
         fields["output"] = Tensor(_COPIED[target], None)
@@ -216,15 +223,18 @@ def _reshape(*args: Any) -> dict[str, LuaValue]:
 
 
 def _seq_lstm(width: int, hidden: int) -> dict[str, LuaValue]:
+    """Return the fields of an nn.SeqLSTM, from the numbers of its inputs and of its hidden units."""
     return {"inputsize": float(width), "hiddensize": float(hidden), "outputsize": float(hidden)}
 
 
 def _transpose(*swaps: tuple[int, int]) -> dict[str, LuaValue]:
+    """Return the fields of an nn.Transpose, from pairs of dimensions that it exchanges, 1-based."""
     pairs = [Table.from_list([float(place) for place in swap]) for swap in swaps]
     return {"permutations": Table.from_list(pairs)}
 
 
 def _view(*sizes: int) -> dict[str, LuaValue]:
+    """Return the fields of an nn.View, from its sizes."""
     count = prod(extent for extent in sizes if extent >= 0)  # -1 is inferred
     return {"size": long_storage(*sizes), "numElements": float(count)}
 

@@ -42,6 +42,7 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
             _replace_change(node)
 
     def is_needed(node: Any) -> bool:
+        """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
         return bool(node.users) or node.op != "call_function" or _changes_argument(node)
 
     graph.eliminate_dead_code(is_needed)
@@ -155,6 +156,7 @@ def _placeholder(name: str) -> Any:
     """
 
     def forward(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        """Return the input as it is, in new memory: PyTorch requires that of an operation that is not a view."""
         return input.clone()
 
     dropout = torch.library.custom_op(f"t7bridge::{name}", forward, mutates_args=())

@@ -89,7 +89,12 @@ class ObjectMaker:
         return obj
 
     def _set_weights(self, obj: TorchObject, refs: dict[str, WeightRef]) -> None:
-        """Set the fields that hold tensors of the state dict, and their gradients."""
+        """Set the fields of an object that hold tensors of the state dict, and those of their gradients.
+
+        Args:
+            obj: receives the fields.
+            refs: name of a field → the part of the state dict that it holds.
+        """
         for name, ref in refs.items():
             obj[name] = self.tensor(ref)
             if name in GRADIENTS and self.has_gradients:
@@ -100,9 +105,14 @@ class ObjectMaker:
 
         The weight has the shape (inputs + hidden, 4 hidden). Gates are i f o g in Lua, i f g o in PyTorch; the one bias
         is the sum of PyTorch's two.
+
+        Args:
+            obj: the nn.SeqLSTM, which receives the fields.
+            refs: the tensors of the torch.nn.LSTM by their names there, `weight_ih_l0`.
         """
 
         def in_order_of_lua(name: str) -> np.ndarray:
+            """Return a tensor of the state dict with the rows of its gates in Lua's order."""
             i, f, g, o = np.split(self.weights[refs[name].key], 4)
             return np.concatenate([i, f, o, g]).astype(self.element.code)
 
@@ -177,7 +187,11 @@ class _Graph:
     """
 
     def __init__(self, edges: list[tuple[Node, Node]]) -> None:
-        """Make the objects of a graph, whose edges lead from a node to one of its children."""
+        """Make the objects of a graph.
+
+        Args:
+            edges: each from a node to one of its children, in the order that nngraph has; every node is in one.
+        """
         # All nodes first, in the order of their first edge, with which they are numbered.
         self._children: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
         for start, end in edges:
@@ -218,6 +232,7 @@ class _Graph:
 
 
 def _object(name: str, **fields: Value) -> TorchObject:
+    """Return an object of a Lua class with some fields, in their order."""
     return TorchObject(name, fields=Table.of(fields))
 
 
@@ -228,6 +243,7 @@ def _numbered(items: list[TorchObject]) -> Table:
 
 
 def _node(name: str, **fields: Value) -> Node:
+    """Return the data of a new node: with a name for Lua's messages, no sources yet, and some fields of its own."""
     annotations = Table.of({"_debugLabel": name or "?"})
     return Table.of({"annotations": annotations, "mapindex": Table(), "reverseMap": Table(), **fields})
 
@@ -238,7 +254,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     Args:
         layer: the graph. Each input is used, and every step leads to an output.
         obj: already has the fields of every module; receives the others.
-        module_of: returns the object of a layer.
+        module_of: makes the Torch object of a layer, with everything inside it.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
     edges = _edges_from(outnode, sources)
@@ -250,6 +266,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     for node in order:
         node["forwardNodeId"] = forward.nodes[node]["id"]
     obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])
+    # nngraph's names of the backward and the forward graph.
     obj["bg"] = backward.object
     obj["fg"] = forward.object
     obj["innode"] = forward.nodes[innode]

@@ -190,7 +190,9 @@ def write_lua(request: WriteLua) -> Report:
 
 
 def _requested_module(request: WriteLua) -> tuple[Any, str]:
-    """Return the module of a request, and where it is from: a program of a file, made by a factory, or itself.
+    """Return the module of a request: a program of a file, what a factory makes, or the object itself.
+
+    Also, as text, where it is from: the name of the file, the factory as it was named, or the name of the class.
 
     Raises:
         ModelError: the module is not named, or not as the file of its source requires; or weights are given to a file
@@ -214,7 +216,11 @@ def _requested_module(request: WriteLua) -> tuple[Any, str]:
 
 
 def _module_of_file(path: str, request: WriteLua) -> Any:
-    """Return the exported program or script module of a file.
+    """Return the exported program or script module of a file, with the mode that the request asks for.
+
+    Args:
+        path: of the file.
+        request: whose `train` becomes the attribute `training`; it cannot have weights besides.
 
     Raises:
         ModelError: the file is Python source, or weights are given besides.
@@ -325,6 +331,7 @@ def _module_of_factory(factory: str, weights: PathLike | None) -> nn.Module:
 
 
 def _report(model: LuaModel, target: str, source: str) -> Report:
+    """Return the report of a conversion: the model's notes, and its tensors, each of which has a storage of its own."""
     report = Report(source, target, "pt", "t7", "lua", notes=list(model.notes))
     report.tensors = model.tensors
     report.storages = model.tensors

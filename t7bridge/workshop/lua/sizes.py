@@ -78,6 +78,13 @@ class Extent:
         return int(self.sizes.in_example(self.expr))
 
     def _with(self, other: Any, function: Any, swapped: bool = False) -> Any:
+        """Return what a function of two expressions makes of this extent and another value.
+
+        Args:
+            other: an extent or a number; of anything else, `NotImplemented` is returned, as an operator has to.
+            function: takes two expressions of sympy.
+            swapped: whether the other value is the first of them.
+        """
         if isinstance(other, Extent):
             other = other.expr
         elif not isinstance(other, (int, float)):
@@ -133,6 +140,10 @@ class Extent:
         return self._compare(other, sympy.GreaterThan)
 
     def _compare(self, other: Any, relation: Any) -> Any:
+        """Return whether a relation of sympy, such as `sympy.LessThan`, of this extent and another value holds.
+
+        See `Sizes.decide`, which may make it a condition.
+        """
         if isinstance(other, Extent):
             other = other.expr
         return self.sizes.decide(relation(self.expr, sympy.sympify(other)))

@@ -189,7 +189,14 @@ def trace(
 def _read_functional(
     exported: ExportedProgram, module: nn.Module | None, operations: frozenset[str], inputs: tuple[Any, ...]
 ) -> Program:
-    """Read an exported program, whose graph is rewritten without changes in place; see `_program_of`."""
+    """Read an exported program, whose graph is rewritten so that nothing in it changes a value in place.
+
+    Args:
+        exported: the program, which is changed.
+        module: the module that it was exported from; `None` for a program of the user.
+        operations: those that are not decomposed.
+        inputs: example inputs.
+    """
     exported, notes_on_changes = make_functional(exported, operations)
     program = _program_of(exported, module, operations, inputs)
     program.changed += notes_on_changes
@@ -345,6 +352,7 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
 
 
 def _add_user_input(program: Program, node: Any) -> None:
+    """Add an input of the user to a program: a tensor to its inputs, with its type; other values to its constants."""
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         program.inputs[node.name] = _shape(value, program.sizes)
@@ -368,6 +376,7 @@ def _extent(value: Any, sizes: Sizes) -> Any:
 
 
 def _dtype(value: Any) -> str:
+    """Return the element type of a tensor, `float32`; empty for anything else."""
     return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
 
 
@@ -506,7 +515,7 @@ def _source_line(stack_trace: str) -> str:
     source_line = ""
     for number, line in enumerate(lines):
         frame = line.strip()
-        if not frame.startswith('File "') or "/torch/_" in frame:
+        if not frame.startswith('File "') or "/torch/_" in frame:  # of its private packages, which trace
             continue
         if source_line and "/torch/nn/" in frame:
             continue

@@ -73,7 +73,7 @@ def _is_on_tensors(node: Any) -> bool:
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
     """Return where outputs come from: module, operation, and which call of it in the module; and last their form.
 
-    The form is what contains them: one value, a tuple, a dict.
+    The form is what contains them, as text: one value, a tuple, a dict. An output that is a number is itself.
     """
     counts: dict[Any, int] = {}
     origins: dict[Any, Any] = {}  # by the node
@@ -107,12 +107,14 @@ def reads_of_mode() -> Iterator[set[str]]:
     readers: set[str] = set()
 
     def read(module: nn.Module) -> bool:
+        """Return the mode of a module, as the attribute does, and note the function that reads it."""
         code = sys._getframe(1).f_code  # of the function that reads it
         if not code.co_filename.startswith(TORCH_FOLDER):
             readers.add(code.co_name)
         return bool(vars(module).get("training"))
 
     def write(module: nn.Module, value: bool) -> None:
+        """Set the mode of a module, as `train` and `eval` do."""
         vars(module)["training"] = value
 
     original = vars(nn.Module).get("training")  # PyTorch only declares it, for its values are in the objects

@@ -15,7 +15,12 @@ Axis = int
 
 @define(eq=False)
 class Const:
-    """A value known at build time. Its tensor is broadcast to `shape`."""
+    """A value known at build time, that is, whatever the inputs are.
+
+    Attributes:
+        value: a tensor of PyTorch.
+        shape: to which the tensor is broadcast.
+    """
 
     value: Any
     shape: Shape
@@ -113,6 +118,7 @@ class Missing:
 
     Attributes:
         reason: the reason, which is an error if the value is used; empty if it has been named already.
+        shape: of the value, if it is known; else empty.
     """
 
     reason: str = ""
@@ -120,7 +126,10 @@ class Missing:
 
 
 def number_of(value: Any) -> float | None:
-    """Return the number that a value has everywhere, if it is known."""
+    """Return the number that a value has everywhere; `None` if it is not known, or the value has several elements.
+
+    The number of an extent is that of the example.
+    """
     if isinstance(value, (int, float, Extent)):
         return float(value)
     if isinstance(value, Const) and value.value.numel() == 1:

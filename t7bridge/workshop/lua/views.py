@@ -12,13 +12,17 @@ VIEWS = ("nn.View", "nn.Unsqueeze", "nn.Squeeze")
 _KEEP_STRIDES = ("nn.ZeroGrad", "nn.Identity", "nn.Squeeze", "nn.Unsqueeze")
 """Layers whose output has the strides of their input."""
 _NEED_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.PixelShuffle")
-"""Layers that view their input, or the gradient of it, in another shape."""
+"""Layers that view their input, or the gradient of it, in another shape: both have to be contiguous in memory."""
 
 
 def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
     """Return the layer that gives a value of one shape another; `None` if it would have to infer several extents.
 
     The plainest layer that can do it is chosen.
+
+    Args:
+        before: the shape of the value: numbers, and `Extent`s that depend on the inputs.
+        after: the shape that it gets, with as many elements.
     """
     axis = _axis_of_one(after, before)
     if axis is not None:

@@ -36,14 +36,17 @@ def _corners(function: Callable[[float, float], float], first: Bounds, second: B
 
 
 def _sum(first: Bounds, second: Bounds) -> Bounds:
+    """Return the bounds of a sum of two values."""
     return first[0] + second[0], first[1] + second[1]
 
 
 def _product(first: Bounds, second: Bounds) -> Bounds:
+    """Return the bounds of a product of two values."""
     return _corners(lambda one, other: one * other, first, second)
 
 
 def _power(first: Bounds, second: Bounds) -> Bounds:
+    """Return bounds of a power, which hold for either sign of the base; infinite ones for a large exponent."""
     exponent = max(second)
     if exponent > 64:  # beyond all types, and Python would compute it
         return -inf, inf
@@ -76,7 +79,7 @@ def exact_up_to(is_double: bool) -> int:
 
 
 def of_type(dtype: str, is_double: bool) -> Bounds:
-    """Return the bounds that are assumed of an input of an element type."""
+    """Return the bounds that are assumed of an input of an element type, in a model of doubles or of floats."""
     if dtype == "bool":
         return 0, 1
     largest = _LARGEST_INPUT_OF_DOUBLES if is_double else EXACT_FLOAT

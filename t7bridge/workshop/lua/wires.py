@@ -79,7 +79,7 @@ class Emitter:
 
     @staticmethod
     def constant(array: Any, shape: Shape | None = None) -> Const:
-        """Return a numpy array as a constant, broadcast to a shape."""
+        """Return a numpy array as a constant, broadcast to a shape; by default it has its own."""
         return Const(to_tensor(np.asarray(array)), tuple(array.shape) if shape is None else tuple(shape))
 
     def empty(self, shape: Shape) -> Const:
@@ -141,7 +141,7 @@ class Emitter:
         return self._node_of_stored(value, like or self._any_input())
 
     def wires(self, *values: Any) -> list[Any]:
-        """Return values as wires; those that are not computed are attached to one that is."""
+        """Return values as wires; constants and tensors of the state dict are attached to the first that is a wire."""
         like = first_wire(values)
         return [self.wire(value, like=like) for value in values]
 
@@ -205,14 +205,24 @@ class Emitter:
         return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
 
     def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
-        """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many."""
+        """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many.
+
+        Args:
+            value: the constant.
+            own_size: the shape of its tensor, with dimensions of extent 1 in front where the other has more.
+            broadcast_size: the shape to which it is broadcast.
+        """
         array = value.array().reshape(own_size)
         size = broadcast_size if prod(broadcast_size) <= MOST_REPEATED else own_size
         is_wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
         return np.ascontiguousarray(np.broadcast_to(array, size)).astype("f8" if is_wide else "f4")
 
     def _any_input(self) -> Wire:
-        """Return a wire to attach a constant to, an input if possible."""
+        """Return the first input that is a tensor, to which a constant is attached.
+
+        Raises:
+            CannotError: there is none.
+        """
         for name in self.program.inputs:
             value = self.env[name]
             if isinstance(value, Wire):
@@ -249,6 +259,11 @@ class Emitter:
         """Apply a layer that holds one of two values as its weight; return `None` if none can.
 
         One value has to be a wire and the other one a parameter whose elements are in order.
+
+        Args:
+            name: of the layer of two values that it replaces: nn.CAddTable, nn.CMulTable or nn.CSubTable.
+            first: a wire, a constant or a tensor of the state dict.
+            second: likewise.
         """
         # A transposed weight would not be contiguous in the layer.
         if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
@@ -314,7 +329,7 @@ class Emitter:
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
     def _split_first(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value of the shape, whose first two dimensions its first one becomes, where others are open, too.
+        """Return a value with its first dimension split into the first two of a shape, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the dimension is moved behind the others
         for it, and the two are moved back.
@@ -325,7 +340,7 @@ class Emitter:
         return self.permute(split, (rank - 2, rank - 1, *range(rank - 2)))
 
     def _merge_first_two(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value of the shape, whose first dimension its first two become, where others are open, too.
+        """Return a value with its first two dimensions merged into the first of a shape, where others are open, too.
 
         A view infers one extent behind those that it keeps (see `view_layer`): the two are moved behind the others for
         it, and the merged one is moved back.
@@ -384,7 +399,12 @@ class Emitter:
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
-        """Permute dimensions by an nn.Transpose, which exchanges two at a time."""
+        """Permute dimensions by an nn.Transpose, which exchanges two at a time.
+
+        Args:
+            value: the value.
+            order: for each dimension of the result, which one of the value it is, 0-based.
+        """
         swaps = []
         current = list(range(len(order)))  # the dimension of the value at each position, after the swaps so far
         for axis, wanted in enumerate(order):
@@ -489,7 +509,10 @@ class Emitter:
 
 
 def _reshape_stored(value: Any, shape: Shape) -> Any:
-    """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it."""
+    """Return a constant or a tensor of the state dict in another shape; `None` if a layer has to do it.
+
+    That is so for a wire, for open extents, and for a tensor that is broadcast or transposed.
+    """
     if isinstance(value, Const) and value.value.numel() == 1:
         return Const(value.value.reshape((1,) * len(shape)), shape)
     if isinstance(value, Const) and is_static(shape) and is_static(value.shape):

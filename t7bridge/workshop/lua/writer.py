@@ -27,7 +27,7 @@ _WORDS = """
 and break do else elseif end false for function goto if in local nil not or repeat return then true until while nn
 nngraph torch model named numbers prefix suffix tie tied build load M unpack
 """
-"""Names that the source cannot give: Lua's words, and those of the page itself."""
+"""Names that functions and nodes cannot get: Lua's words, and those that every source has."""
 _DIGITS = "0123456789"
 _NAMES = {
     **dict.fromkeys(("dW", "dH", "dT"), "stride"),
@@ -96,7 +96,8 @@ class _Args:
 
 
 _Parts = list[Any]
-"""Source: text, `_Key` and `_Args`; outside of functions it is their texts."""
+"""Pieces of source in order: texts, and `_Key` and `_Args`, which depend on the function that they are in. Outside of
+functions, `str` of each piece is its source."""
 
 
 @define(eq=False)
@@ -291,11 +292,11 @@ class Writer:
         return _unused(name, self._reserved_names())
 
     def _reserved_names(self) -> set[str]:
-        """Return a new set of the names that others cannot have: the page's own, and its functions'."""
+        """Return a new set of the names that others cannot have: Lua's words, the source's own, and its functions'."""
         return {*_WORDS.split(), *(block.name for block in self.blocks.values())}
 
     def _body(self, layer: LuaLayer) -> _Parts:
-        """Return the statements of the function that creates a layer."""
+        """Return the statements of a function that creates and returns a container."""
         if layer.name == "nn.gModule":
             return self._graph(layer)
         return ["return ", *self._constructor(layer, depth=1)]
@@ -401,17 +402,27 @@ class Writer:
         return ["named(", *parts, ", {", *entries, "})"]
 
     def _entry(self, name: str, ref: WeightRef) -> _Parts:
-        """Return a field of a layer with its key: `weight = 'conv1.weight'`, and which part of the tensor it is."""
+        """Return a field of a layer with its key, as an entry of the table that `named` takes.
+
+        Of a whole tensor it is `weight = 'fc.weight'`; of a part, `weight = {key = 'fc.weight', size = {64, 3}, start =
+        96}`, with `transposed = true` if the last two dimensions are exchanged.
+
+        Args:
+            name: of the field.
+            ref: the part: `start` is its first element, counted from 0 in the whole tensor. `size` in the source is the
+                shape of the whole tensor, as the field itself has that of the part.
+        """
         if self._is_whole(ref):
             return [f"{name} = ", _Key(ref.key)]
         sizes = tuple(str(int(extent)) for extent in self.program.state[ref.key].shape)
+        # Numbers are `_Args`: where the layers of a function differ in them, they become its parameters.
         parts = [f"{name} = {{key = ", _Key(ref.key), ", size = {", _Args.of_one_name(sizes, "extent"), "}"]
         if ref.start:
             parts += [", start = ", _Args.of_one_name((str(ref.start),), "start")]
         return [*parts, ", transposed = true}" if ref.transposed else "}"]
 
     def _is_whole(self, ref: WeightRef) -> bool:
-        """Return whether a field has all of a tensor in its shape."""
+        """Return whether a field has all of a tensor of the state dict, in the tensor's own shape."""
         return tuple(self.program.state[ref.key].shape) == ref.size and not ref.start and not ref.transposed
 
 
@@ -447,7 +458,8 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
     # First a parameter of equal values, then one of which they are a multiple, and last a new one.
     for parameter, other_values in block.values.items():
         kind = parameter.rstrip(_DIGITS)
-        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are.
+        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are. An extent of a
+        # tensor has no meaning of its own: any parameter will do.
         has_same_meaning = name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)
         if other_values == values and has_same_meaning:
             return parameter

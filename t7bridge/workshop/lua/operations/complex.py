@@ -87,7 +87,10 @@ def _cosines_and_sines(count: Any, frequencies: int | None = None) -> tuple[Any,
 
 
 def _factor(shape: Any, dims: list[int], normalization: int) -> float:
-    """Return the factor of a transform of some dimensions, by PyTorch's number of the normalization."""
+    """Return the factor of a transform of some dimensions, of n elements together.
+
+    `normalization` is PyTorch's number of it: 0 for none, 1 for 1 / sqrt(n), 2 for 1 / n.
+    """
     count = prod(shape[dim] for dim in dims)
     factors = (1.0, 1 / sqrt(count), 1 / count)
     return factors[normalization]
@@ -95,7 +98,10 @@ def _factor(shape: Any, dims: list[int], normalization: int) -> float:
 
 @operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
 def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
-    """Transform complex numbers, or real ones that were made complex."""
+    """Transform complex numbers, or real ones that were made complex.
+
+    `dim` has the dimensions, and `normalization` is PyTorch's number of one, see `_factor`.
+    """
     for axis in dim:
         self = _transform(b, self, axis % len(self.shape), sign=-1 if forward else 1)
     return product(b, self, _factor(self.shape, dim, normalization))
@@ -103,7 +109,11 @@ def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward
 
 @operation("_fft_r2c", "nn.MM with nn.Constant for each dimension")
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
-    """Transform real numbers; return the first half of the last dimension, or all of it."""
+    """Transform real numbers; return the first half of the last dimension, or all of it.
+
+    If `onesided`, it is the half. The last of `dim` is the one whose half is returned. `normalization` is PyTorch's
+    number of one, see `_factor`.
+    """
     *others, last = (axis % len(self.shape) for axis in dim)
     count = self.shape[last]
     # The other half of the frequencies has the conjugate numbers.
@@ -116,7 +126,15 @@ def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bo
 
 @operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
 def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
-    """Transform the first half of the last dimension of complex numbers back to real ones."""
+    """Transform the first half of the last dimension of complex numbers back to real ones.
+
+    Args:
+        b: the builder.
+        self: the first `last_dim_size // 2 + 1` frequencies in the last of `dim`, and all in the others.
+        dim: the dimensions that are transformed; the halved one is the last of them.
+        normalization: PyTorch's number of a factor, see `_factor`.
+        last_dim_size: the extent of the last of `dim` in the result, which half of the frequencies do not tell.
+    """
     *others, last = (axis % len(self.shape) for axis in dim)
     for axis in others:
         self = _transform(b, self, axis, sign=1)
@@ -144,7 +162,13 @@ def short_time(
     normalized: bool,
     onesided: bool | None,
 ) -> Any:
-    """Transform windows of signals."""
+    """Transform windows of signals.
+
+    Signals are (batch, samples), and the result (batch, frequencies, windows). The parameters are those of
+    `torch.stft`: windows of `n_fft` samples begin `hop_length` apart, and each is multiplied by `window`, of
+    `win_length` numbers. `normalized` divides by the root of `n_fft`, and `onesided`, true if it is `None`, leaves out
+    the half of the frequencies that follows from the other.
+    """
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")
     # PyTorch extends a shorter window by zeros, also one of ones, which it takes if none is given.

@@ -48,7 +48,11 @@ def hard_sigmoid() -> LuaLayer:
 
 
 def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
-    """Return layers that clip to an interval, or on one side if the other bound is `None`."""
+    """Return layers that clip to an interval, or on one side if the other bound is `None`.
+
+    Raises:
+        CannotError: the interval is empty, or a single number.
+    """
     if min is not None and max is not None:
         if not min < max:  # which nn.HardTanh refuses
             raise CannotError(f"clips to an interval from {min} to {max}")
@@ -69,7 +73,10 @@ def logit(eps: float | None) -> LuaLayer:
 
 
 def elu(alpha: float, scale: float, input_scale: float) -> LuaLayer:
-    """Return an nn.ELU, scaled, as layers; PyTorch scales the input only where it is negative."""
+    """Return an nn.ELU, scaled, as layers; PyTorch scales the input only where it is negative.
+
+    It is scale x where x is positive, and scale alpha (exp(input_scale x) - 1) elsewhere.
+    """
     layer = (same() * input_scale) >> make("nn.ELU", alpha)
     if input_scale != 1:
         layer = layer + make("nn.ReLU") * (1 - input_scale)
@@ -130,7 +137,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         layer_of = formula
         arguments = list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
 
-    def build(b: Builder, value: Any, /, **args: Any) -> Any:
+    def build(b: Builder, value: Any, /, **args: Any) -> Any:  # the page on operations shows its docstring, below
         layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
@@ -294,7 +301,10 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 @operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
 @operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
-    """Add, or subtract; sums of masks are masks."""
+    """Add, or subtract; sums of masks are masks.
+
+    The second term is multiplied by `alpha` before.
+    """
     if b.dtype == "bool":  # PyTorch refuses differences of masks
         return b.expand(b.combine("nn.CMaxTable", self, other), b.shape)
     pair = (other, self) if b.kind == "rsub" else (self, other)
@@ -388,7 +398,10 @@ def binary(b: Builder, self: Any, other: Any, /) -> Any:
 
 @operation("div.Tensor_mode div.Scalar_mode", "pt.Binary; nn.CDivTable", package="layers")
 def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | None) -> Any:
-    """Divide, and round the quotient down or to 0."""
+    """Divide, and round the quotient down or to 0.
+
+    `rounding_mode` is `floor`, `trunc`, or `None` for a quotient that is not rounded.
+    """
     if rounding_mode is None:
         first, second = b.operands(self, other)
         return b.expand(first / second, b.shape)
@@ -396,7 +409,7 @@ def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | Non
 
 
 def apply_to_pairs(b: Builder, name: str, *values: Any) -> Any:
-    """Apply a function to each pair of elements."""
+    """Apply a function of pt.Binary, a layer that nn lacks, to each pair of elements of two values, which broadcast."""
     tensors = []
     for value in values:
         is_number = isinstance(value, (int, float))
@@ -464,7 +477,7 @@ def is_nonzero(b: Builder, dtype: str) -> LuaLayer:
 
 
 def _compared_type(b: Builder) -> str:
-    """Return the element type of a comparison: that of its first floating argument."""
+    """Return the element type of a comparison: that of its first floating argument, or else of its first tensor."""
     dtypes = [b.dtype_of("self"), b.dtype_of("other")]
     for dtype in dtypes:
         if dtype in FLOATS:
@@ -522,7 +535,10 @@ def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
 
 
 def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
-    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN."""
+    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN.
+
+    `is_float` says whether it may have NaN, as values of whole numbers never do.
+    """
     zeros = make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
     is_unequal = nan_mask(b, value) if is_float else value >> zeros
     if b.kind == "ne":
@@ -533,7 +549,7 @@ def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
 
 
 def _clip_infinities(b: Builder, value: Any) -> Any:
-    """Return a value, or a number, with infinities as the largest finite numbers."""
+    """Return a value, or a number, with infinities as the largest finite numbers of the model's type."""
     low, high = _finite(b)
     if isinstance(value, Wire):
         return value >> make("nn.HardTanh", low, high)
@@ -675,7 +691,10 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
     "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
-    """Choose between two values by a mask."""
+    """Choose between two values by a mask.
+
+    It is `self` where the mask, `condition`, is true, and `other` elsewhere.
+    """
     first = number_of(self)
     second = number_of(other)
     # A number is filled in. Of two tensors, each is kept where it is chosen, and 0 elsewhere; and both are added.
@@ -747,7 +766,10 @@ def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = Fa
     missing=POSITIONS,
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return means, sums, maxima or minima; their positions need a layer that nn lacks."""
+    """Return means, sums, maxima or minima; their positions need a layer that nn lacks.
+
+    See `reduce_over` for `dim` and `keepdim`. With positions, PyTorch has one dimension.
+    """
     _refuse_rounding_of_terms(b)
     name = f"nn.{b.kind.removeprefix('a').capitalize()}"  # amax is nn.Max
     value = reduce_over(b, name, self, dim, keepdim)
@@ -767,7 +789,18 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
-    """Return variances, and means."""
+    """Return variances, and means.
+
+    The means are only returned by `var_mean`, in a list behind the variances.
+
+    Args:
+        b: the builder.
+        self: the value.
+        dim: one or several dimensions, negative from the end; all if there are none.
+        keepdim: keep each of them, with an extent of 1.
+        unbiased: of one form of the operation, whether the divisor is 1 less than the number of elements.
+        correction: of the other form, how much less the divisor is than the number of elements; `None` for 1.
+    """
     axes = _axes_of(dim, len(self.shape))
     if correction is None:  # of two forms of the operation, one says how many elements the divisor is less
         correction = 0 if unbiased is False else 1
@@ -785,7 +818,10 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
 
 @operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
 def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
-    """Return p-norms."""
+    """Return p-norms.
+
+    `ord` is p, infinite for the largest magnitude. See `reduce_over` for `dim` and `keepdim`.
+    """
     if ord == 2:
         return reduce_over(b, "nn.Sum", self**2, dim, keepdim) ** 0.5
     absolute = self >> make("nn.Abs")
@@ -825,6 +861,7 @@ def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
     """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix."""
 
     def product(rows: Wire) -> Any:
+        """Multiply a value along its last dimension: its rows, as those of one matrix, by the other matrix."""
         flat = b.reshape(rows, (prod(rows.shape[:-1]), rows.shape[-1]))
         result = b.emit(make("nn.MM"), flat, b.constant(matrix), shape=(flat.shape[0], matrix.shape[1]))
         return b.reshape(result, (*rows.shape[:-1], matrix.shape[1]))
@@ -853,7 +890,11 @@ def _refuse_rounding_of_terms(b: Builder) -> None:
 
 
 def _split_elements(b: Builder, value: Wire, dim: int) -> list[Any]:
-    """Return the elements of a dimension, which are not many."""
+    """Return the elements of a dimension in a list, each with an extent of 1 there.
+
+    Raises:
+        CannotError: there are more than `MOST_STEPS`, each of which would have layers of its own.
+    """
     extent = int(value.shape[dim])
     if extent > MOST_STEPS:
         raise CannotError(f"{extent} steps")
@@ -902,7 +943,10 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
 
 @operation("argmax argmin", "pt.ArgMax", package="layers")
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
-    """Return the indices of the largest or smallest elements of a dimension, or of all."""
+    """Return the indices of the largest or smallest elements of a dimension, or of all.
+
+    `dim` is `None` for all. The builder's shape has the dimension or not, as `keepdim` says.
+    """
     if dim is None:  # the index is that in all elements in order
         self = b.reshape(self, (1, prod(make_static(*self.shape))))
         dim = 1
@@ -983,7 +1027,17 @@ def batch_norm(
 ) -> Any:
     """Normalize over the batch, with running statistics in evaluation, or each channel of each example.
 
-    `training` and `use_input_stats`, of an instance normalization, say that the input's own statistics are used.
+    Args:
+        b: the builder.
+        input: (batch, channels, …).
+        weight: of each channel, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        running_mean: the running statistics of each channel; `None` if the input's own are used, over the batch.
+        running_var: likewise.
+        momentum: the part that the statistics of a batch get in the running ones.
+        eps: is added to variances.
+        training: of a batch normalization, whether the statistics of the batch are used.
+        use_input_stats: of an instance normalization, whether those of each example are.
     """
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
@@ -1033,7 +1087,7 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
         args = (*args, eps, momentum, is_affine)
     elif (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
         args = (*args, eps, momentum)
-    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals are images, too
+    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals, of rank 3, are given to it as images of height 1
     return make(
         f"nn.{kind}BatchNormalization", *args, **fields, running_mean=running_mean.ref, running_var=running_var.ref
     )
@@ -1043,7 +1097,16 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
     "layer_norm rms_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean"
 )
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
-    """Normalize over the last dimensions of each example, or divide by the root of the mean square."""
+    """Normalize over the last dimensions of each example, or divide by the root of the mean square.
+
+    Args:
+        b: the builder.
+        input: the value.
+        normalized_shape: the extents of the last dimensions, over which it is normalized.
+        weight: of this shape, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        eps: is added to variances; `None` for PyTorch's default, of an rms_norm.
+    """
     lead = input.shape[: len(input.shape) - len(normalized_shape)]
     count = prod(normalized_shape)
     if eps is None:
@@ -1067,7 +1130,16 @@ def native_norm(b: Builder, **args: Any) -> Any:
 
 @operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    """Normalize over groups of channels of each example."""
+    """Normalize over groups of channels of each example.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, …).
+        num_groups: the number of groups, of equally many channels each.
+        weight: of each channel, by which it is multiplied at last; `None` for none.
+        bias: likewise, which is added.
+        eps: is added to variances.
+    """
     shape = input.shape
     size_of_weight = (1, shape[1], *(1,) * (len(shape) - 2))
     if not is_static(shape[2:]):  # the layer below repeats means as often as in the example

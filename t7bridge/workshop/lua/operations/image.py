@@ -93,6 +93,16 @@ def convolution(
     """Convolve.
 
     A signal is an image of height 1. The weight may be computed, where `--allow layers` permits a layer for that.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, sizes of a signal, an image or a volume).
+        weight: the kernels, (channels out, channels in of a group, sizes of a kernel).
+        bias: a parameter, or `None`.
+        stride: one number, or one for each dimension.
+        padding: likewise; or `"same"` or `"valid"`.
+        dilation: likewise.
+        groups: the number of groups of channels, each with kernels of its own.
     """
     n_out, n_in, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
@@ -105,7 +115,7 @@ def convolution(
         padding, input = _pad_same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
     elif padding == "valid":
         padding = 0
-    # `same` has one for the height of a signal already, before which another is put.
+    # From the end: `same` has a number for the height of a signal already, before which `_per_dimension` puts another.
     padding = _per_dimension(rank, padding, for_height=0)[-len(kernel) :]
     is_dilated = set(dilation) != {1}
     if not is_parameter(weight):
@@ -217,7 +227,19 @@ def transposed_convolution(
     groups: int,
     dilation: Any,
 ) -> Any:
-    """Convolve transposed."""
+    """Convolve transposed.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, sizes of a signal, an image or a volume).
+        weight: the kernels, (channels in, channels out of a group, sizes of a kernel).
+        bias: a parameter, or `None`.
+        stride: one number, or one for each dimension.
+        padding: likewise.
+        output_padding: likewise: elements that the output has more at the end.
+        groups: the number of groups of channels, each with kernels of its own.
+        dilation: one number, or one for each dimension.
+    """
     n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
     is_dilated = any(step != 1 for step in _per_dimension(rank, dilation, for_height=1))
@@ -280,7 +302,7 @@ def _transposed_by_convolution(
 
 
 def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
-    """Put zeros between the elements of a dimension, which are then a step apart."""
+    """Put `step - 1` zeros between the elements of a dimension, none behind the last one."""
     shape = value.shape
     extent = shape[axis]
     # Each element becomes a row, which is padded with zeros behind it.
@@ -304,7 +326,11 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
 
 @operation("im2col", "nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Return the elements at each position of a kernel."""
+    """Return the elements at each position of a kernel.
+
+    The result is (batch, channels x elements of a kernel, positions of it). Each option is one number, or one for the
+    height and one for the width.
+    """
     # The height is one of the two dimensions: none is added.
     kernel = _per_dimension(2, kernel_size, for_height=0)
     dilation = _per_dimension(2, dilation, for_height=0)
@@ -347,7 +373,23 @@ def pool(
     count_include_pad: bool = True,
     divisor_override: Any = None,
 ) -> Any:
-    """Max and average pooling."""
+    """Max and average pooling.
+
+    Args:
+        b: the builder.
+        self: (batch, channels, sizes of a signal, an image or a volume).
+        kernel_size: one number, or one for each dimension.
+        stride: likewise; none for the kernel's.
+        padding: likewise.
+        ceil_mode: whether windows may reach beyond the end.
+        dilation: one number, or one for each dimension; of maxima only.
+        count_include_pad: whether a mean counts the elements of the padding.
+        divisor_override: by which the sums of means are divided; `None` for the number of elements.
+
+    Returns:
+        The maxima or means; in a list with the positions of the maxima, if the operation returns these and a layer for
+        them is allowed.
+    """
     has_indices = b.kind.endswith("indices")
     is_max = b.kind.startswith("max")
     rank = int(b.kind.partition("pool")[2][0])  # the 2 of max_pool2d_with_indices
@@ -362,7 +404,7 @@ def pool(
         _check_means(rank, is_padded, ceil_mode, divisor_override)
         if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
             layer.calls += (("setCountExcludePad", ()),)
-        if divisor_override:
+        if divisor_override:  # Lua divides by the number of elements of the kernel
             layer = layer * (prod(kernel) / divisor_override)
     result = apply_to_images(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
@@ -408,6 +450,11 @@ def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
 
 
 def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:
+    """Refuse options of average pooling that no layer of nn has; see `pool` for them.
+
+    Raises:
+        CannotError: there is no such layer.
+    """
     if divisor is not None and ceil_mode:
         raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
     if rank == 3 and (padded or ceil_mode):
@@ -443,7 +490,14 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
 )
 def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
-    """Interpolate along the last dimensions."""
+    """Interpolate along the last dimensions.
+
+    Args:
+        b: the builder, whose call has the new sizes in its shape.
+        input: (batch, channels, sizes of a signal, an image or a volume).
+        scale_factors: the factors by which the sizes grow, one for each dimension; `None` if sizes were stated.
+        align_corners: whether the first and the last elements stay where they are, as Lua's bilinear layer has it.
+    """
     shape = b.shape
     old_sizes = input.shape[2:]
     new_sizes = shape[2:]
@@ -513,7 +567,10 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
 
 @operation("col2im", "pt.Fold", package="layers")
 def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    """Add overlapping blocks to an image."""
+    """Add overlapping blocks to an image.
+
+    It undoes `im2col`, but adds where blocks overlap. Each option has a number for the height and one for the width.
+    """
     if len(self.shape) != 3:
         raise CannotError("the input is not a batch")
     return b.emit(make("pt.Fold", *output_size, *kernel_size, *stride, *padding, *dilation), self, shape=b.shape)
@@ -523,7 +580,16 @@ def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation:
 def grid_sampler(
     b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
-    """Return an image at the places of a grid."""
+    """Return an image at the places of a grid.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, height, width).
+        grid: the x and y of each place, from -1 to 1, (batch, height and width of the result, 2).
+        interpolation_mode: PyTorch's number of how places between pixels are computed.
+        padding_mode: PyTorch's number of what is outside of the image.
+        align_corners: whether -1 and 1 are the middles of the outermost pixels, or else their edges.
+    """
     interpolations = ("bilinear", "nearest")  # by PyTorch's numbers; 2 is bicubic
     paddings = ("zeros", "border")  # 2 is reflection
     if len(input.shape) != 4 or interpolation_mode >= len(interpolations) or padding_mode >= len(paddings):

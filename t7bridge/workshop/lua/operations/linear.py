@@ -27,7 +27,7 @@ from .elementwise import softmax_of
 
 
 def linear_layer(weight: Stored, bias: Stored | None) -> LuaLayer:
-    """Return an nn.Linear with parameters."""
+    """Return an nn.Linear with a weight of shape (out, in), and a bias; `None` for none."""
     n_out, n_in = weight.ref.size
     if bias is None:
         has_bias = False
@@ -63,6 +63,10 @@ def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
     """Return the leading extents of a value whose product is the number of rows of it as a matrix.
 
     Empty if less than two are merged to rows, or the rest is not what a row has.
+
+    Args:
+        shape: of the value.
+        matrix_shape: the numbers of rows and columns.
     """
     rows, columns = matrix_shape
     for count in range(2, len(shape)):
@@ -72,7 +76,14 @@ def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
 
 
 def product(b: Builder, first: Any, second: Any, transpose_second: bool = False) -> Any:
-    """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension."""
+    """Multiply matrices of equal leading dimensions by nn.MM, which accepts one leading dimension.
+
+    Args:
+        b: the builder.
+        first: (…, rows, inner).
+        second: (…, inner, columns), or (…, columns, inner) if `transpose_second`.
+        transpose_second: see `second`.
+    """
     lead = first.shape[:-2]
     rows = first.shape[-2]
     columns = second.shape[-2 if transpose_second else -1]
@@ -116,7 +127,11 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
 
         @wraps(build)
         def build_any(b: Builder, input: Wire, weight: Any, bias: Any, **options: Any) -> Any:
-            """Build the operation by the layer, and what the layer cannot hold of the weight and bias around it."""
+            """Build the operation by its layer, and around that what the layer cannot hold of the weight and bias.
+
+            A weight is a parameter, a `Scaled` or a computed value, a bias any value or `None`; `options` are the other
+            arguments of the operation.
+            """
             # With groups, the second dimension is of the channels in a group: no dimension of the inputs or outputs.
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)
@@ -158,7 +173,10 @@ def _along_channels(b: Builder, value: Wire, vector: Any, channels: int) -> Any:
 @operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
 @with_weight(is_transposed=False, channels=-1)
 def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
-    """Apply a matrix and a bias to the last dimension."""
+    """Apply a matrix and a bias to the last dimension.
+
+    The weight, of shape (out, in), may be computed: only a parameter is held by nn.Linear.
+    """
     if is_parameter(weight) and len(weight.ref.size) == 2:
         return apply_linear(b, input, weight, bias)
     product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
@@ -192,7 +210,10 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
 
 @operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
-    """Multiply matrices and add."""
+    """Multiply matrices and add.
+
+    The result is beta self + alpha mat1 mat2.
+    """
     if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
         transposed = b.permute(mat2, (1, 0))
         if isinstance(transposed, Stored):  # as nn.Linear holds it
@@ -203,7 +224,10 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
 
 @operation("bilinear", "nn.Bilinear")
 def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learned | None) -> Any:
-    """Apply a bilinear form to two inputs of two dimensions."""
+    """Apply a bilinear form to two inputs of two dimensions.
+
+    The weight is (outputs, features of the first input, features of the second).
+    """
     if len(input1.shape) != 2:
         raise CannotError("nn.Bilinear takes two matrices")
     n_out, n_1, n_2 = weight.ref.size
@@ -252,7 +276,19 @@ def attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Any:
-    """Sum values weighted by the softmax of products of queries and keys."""
+    """Sum values weighted by the softmax of products of queries and keys.
+
+    Args:
+        b: the builder.
+        query: (…, queries, features); heads, if there are any, are the dimension before these.
+        key: (…, keys, features).
+        value: (…, keys, features of the result).
+        attn_mask: see `_add_mask`; `None` for none.
+        dropout_p: the probability with which a weight becomes 0 in training.
+        is_causal: whether a query has only the keys up to its own position.
+        scale: by which the products are multiplied; `None` for 1 / the root of the number of features.
+        enable_gqa: whether there are fewer heads of keys and values, each for several heads of queries.
+    """
     if enable_gqa:  # heads of queries share keys and values
         key, value = (_repeat_heads(b, shared, query.shape[-3]) for shared in (key, value))
     query, key, value = _broadcast_batches(b, query, key, value)
@@ -299,7 +335,11 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
 
 
 def _add_constant_mask(b: Builder, scores: Wire, mask: Any) -> Any:
-    """Add an array of numbers, or of booleans, to scores; see `_add_mask`."""
+    """Add an array of numbers to scores, or one of booleans: minus infinity where it is false.
+
+    Raises:
+        CannotError: it leaves out all of a row, whose softmax is NaN.
+    """
     if mask.dtype == bool:
         mask = np.where(mask, 0, -inf).astype("f4")
     if not mask.any():  # all are 0

@@ -35,7 +35,7 @@ def cell_of(kind: str, weight: Stored, bias: Stored | None) -> LuaLayer:
     gates_of_h = h >> linear_layer(weight, bias)
 
     def gate(value: LuaNode, number: int, activation: str = "") -> LuaNode:
-        """Return one gate of several in a row, by its number, 0-based."""
+        """Return one of the gates that are side by side in a value, by its number from 0; behind an activation."""
         layer = make("nn.Narrow", 2, number * hidden + 1, hidden)
         if activation:
             layer = layer >> make(activation)
@@ -212,7 +212,22 @@ def recurrent(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Run LSTM, GRU or plain recurrent layers over time."""
+    """Run LSTM, GRU or plain recurrent layers over time.
+
+    Returns:
+        In a list the outputs of the last layer, the last h of all cells, and for an LSTM their last c.
+
+    Args:
+        b: the builder.
+        input: the sequences: (steps, batch, features), or (batch, steps, features) if `batch_first`.
+        hx: the first states of all cells, (cells, batch, hidden); of an LSTM h and c in a list.
+        params: the parameters of all cells in one list: of each w_ih and w_hh, and b_ih and b_hh if `has_biases`.
+        has_biases: see `params`.
+        num_layers: the number of layers, of one cell each, or of two if `bidirectional`.
+        dropout: the probability between layers; 0 in evaluation, for which PyTorch traces.
+        bidirectional: whether a second cell of each layer runs from the last step to the first.
+        batch_first: see `input`.
+    """
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
     # Of a torch.nn.LSTM, GRU or RNN. A function that the source calls has no module with the probability.
     if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
@@ -246,7 +261,19 @@ def recurrent(
 def cell(
     b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None
 ) -> Any:
-    """Run one step."""
+    """Run one step.
+
+    It returns the next state of the cell: h, or h and c of an LSTM in a list.
+
+    Args:
+        b: the builder.
+        input: the input of the step, (batch, features).
+        hx: the state h before it, (batch, hidden); of an LSTM h and c in a list.
+        w_ih: the weight of the input.
+        w_hh: that of h.
+        b_ih: the bias that is added to the product with the input; `None` for none.
+        b_hh: likewise, to that with h.
+    """
     kind = b.kind.removesuffix("_cell")
     states = hx if kind == "lstm" else [hx]  # h and c, or h
     wires = [b.wire(state, like=input) for state in states]

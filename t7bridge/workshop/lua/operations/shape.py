@@ -63,7 +63,7 @@ def same(b: Builder, self: Any) -> Any:
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):  # rounded by a copy to whole numbers and back
+    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers and back
         force_copy = None
         dont_cast = True
         to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
@@ -106,7 +106,10 @@ def expand(b: Builder, self: Any, other: Any = None) -> Any:
 
 @operation("copy", "none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
-    """Replace all elements."""
+    """Replace all elements.
+
+    The new ones are those of `src`, which broadcasts.
+    """
     return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
@@ -114,7 +117,18 @@ def overwritten(b: Builder, self: Any, src: Any) -> Any:
 def with_part(
     b: Builder, self: Any, src: Any, dim: Axis, index: Any = None, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Replace a range of a dimension, or one element of it."""
+    """Replace a range of a dimension, or one element of it.
+
+    Args:
+        b: the builder.
+        self: the value.
+        src: the new elements.
+        dim: the dimension.
+        index: the one element, negative from the end; `None` for a range.
+        start: of the range, as in Python; `None` for 0.
+        end: likewise; `None` for the end of the dimension.
+        step: the distance of two elements of the range.
+    """
     extent = self.shape[dim]
     if index is not None:  # one element is a range of one
         start = index if index >= 0 else index + extent
@@ -208,7 +222,10 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
 
 @operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
 def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
-    """Take a range of a dimension."""
+    """Take a range of a dimension.
+
+    `start`, `end` and `step` are those of a slice in Python.
+    """
     if b.shape == self.shape:
         return self
     extent = self.shape[dim]
@@ -265,7 +282,10 @@ def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
     "nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend on the inputs",
 )
 def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
-    """Return the lower or upper triangle of matrices, and 0 elsewhere."""
+    """Return the lower or upper triangle of matrices, and 0 elsewhere.
+
+    It ends or begins with a diagonal, which is counted as `torch.tril` does: 0 is the main one.
+    """
     is_lower = b.kind == "tril"
     size = self.shape[-2:]
     if is_static(size):
@@ -286,7 +306,10 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
 
 @operation("repeat", "nn.JoinTable, nn.Replicate")
 def repeat(b: Builder, self: Any, repeats: Any) -> Any:
-    """Repeat whole dimensions."""
+    """Repeat whole dimensions.
+
+    Each is repeated as often as its entry of `repeats` says, which may have further dimensions in front.
+    """
     value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
@@ -324,7 +347,15 @@ def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
     "nn.VolumetricReplicationPadding, nn.Narrow",
 )
 def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
-    """Pad the last dimensions by a number, or by values inside."""
+    """Pad the last dimensions by a number, or by values inside.
+
+    Args:
+        b: the builder.
+        self: the value.
+        pad: the numbers of elements before and behind each dimension, the last dimension first; negative ones crop.
+        mode: `constant`, `reflect`, `replicate` or `circular`; empty if the name of the operation says it.
+        value: the number, of the mode `constant`; `None` for 0.
+    """
     wire = b.wire(self)
     rank = len(self.shape)
     pad = make_static(*pad)
@@ -423,7 +454,18 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
 @operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
-    """Take elements at constant positions of one dimension."""
+    """Take elements at constant positions of one dimension.
+
+    Dimensions that follow one another and are indexed together count as one. Computed positions need a layer that nn
+    lacks, where it is allowed.
+
+    Args:
+        b: the builder.
+        self: the value.
+        indices: of `index`: for each dimension a tensor of positions, or `None` for all of it.
+        dim: of `index_select`: the dimension.
+        index: of `index_select`: the positions.
+    """
     # `index` has an index or `None` for each dimension, `index_select` one index of one dimension.
     indexed = [(axis, item) for axis, item in enumerate(indices or ()) if item is not None]
     if not indexed:
@@ -455,7 +497,11 @@ def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
 
 @operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
 def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
-    """Replace a diagonal of two dimensions."""
+    """Replace a diagonal of two dimensions.
+
+    `src` has the new elements, along its last dimension. `offset` is as `torch.diagonal` counts it: 0 for the main
+    diagonal, positive above it.
+    """
     flat, order = _with_flat_matrices(b, self, dim1, dim2)
     *lead, rows, columns = (self.shape[axis] for axis in order)
     positions = _positions_of_diagonal(rows, columns, offset)
@@ -468,7 +514,10 @@ def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2
 
 @operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
 def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
-    """Return a diagonal of two dimensions as the last."""
+    """Return a diagonal of two dimensions as the last.
+
+    `offset` is as `torch.diagonal` counts it: 0 for the main diagonal, positive above it.
+    """
     flat, order = _with_flat_matrices(b, self, dim1, dim2)
     *lead, rows, columns = (self.shape[axis] for axis in order)
     return b.gather_constant(flat, _positions_of_diagonal(rows, columns, offset), axis=len(lead))
@@ -477,7 +526,14 @@ def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
 def _with_flat_matrices(b: Builder, value: Any, dim1: int, dim2: int) -> tuple[Any, list[int]]:
     """Return a value with two dimensions, of rows and columns, moved behind the others and merged to one.
 
-    Also the order of its dimensions before that, in which the rows and the columns are the last.
+    Args:
+        b: the builder.
+        value: the value.
+        dim1: the dimension of the rows.
+        dim2: that of the columns.
+
+    Returns:
+        The value; and the order in which its dimensions were before the two were merged, by their old numbers.
     """
     order = [axis for axis in range(len(value.shape)) if axis not in (dim1, dim2)] + [dim1, dim2]
     rows, columns = make_static(value.shape[dim1], value.shape[dim2])
@@ -498,6 +554,10 @@ def _element_of_each_example(b: Builder, value: Any, axis: int, item: Any) -> An
         value: the value.
         axis: the dimension, which has to be the one behind the batch.
         item: the indices, one for each example.
+
+    Raises:
+        CannotError: it is another dimension, the indices are not computed or not one for each example, or the layer
+            for that is not allowed.
     """
     if axis != 1 or not isinstance(item, Wire) or len(item.shape) != 1 or "layers" not in b.allow:
         raise CannotError("gathers by positions that depend on the inputs; --allow layers writes one for each example")
@@ -515,6 +575,9 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
         b: the builder.
         value: the value.
         indexed: the dimensions, which have to follow one another, each with its indices.
+
+    Raises:
+        CannotError: the dimensions are apart.
     """
     axes = [axis for axis, _ in indexed]
     first = axes[0]
@@ -549,7 +612,15 @@ def _from_front(b: Builder, index: Any, extent: int) -> Any:
     "Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
 )
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
-    """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension."""
+    """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension.
+
+    Args:
+        b: the builder.
+        self: the value.
+        indices: for each dimension a mask or a tensor of positions, or `None`.
+        values: the new elements, which broadcast.
+        accumulate: whether they are added to the old ones.
+    """
     indexed = [(axis, item) for axis, item in enumerate(indices) if item is not None]
     axis, item = indexed[0]
     if len(indexed) > 1:
@@ -629,7 +700,10 @@ def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
 
 @operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
 def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
-    """Replace the elements at indices of a dimension, or add to them."""
+    """Replace the elements at indices of a dimension, or add to them.
+
+    The new elements are those of `src`, or the number `value` at all indices.
+    """
     if src is None:
         src = b.constant(float(value), index.shape)
     self, index, src = b.wires(self, index, src)
@@ -676,7 +750,18 @@ def _rows_layer(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> A
 
 @operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
 def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
-    """Look up rows."""
+    """Look up rows.
+
+    Constant indices become ranges of rows, where no option has to do with gradients. Others are taken by
+    nn.LookupTable if the table is a parameter, and gathered if not.
+
+    Args:
+        b: the builder.
+        weight: the table of rows.
+        indices: from 0, of any shape.
+        padding_idx: the row that does not learn; negative for none.
+        scale_grad_by_freq: whether gradients are divided by the number of times that a row occurs.
+    """
     if isinstance(indices, Const):
         numbers = indices.array()
         # Only nn.LookupTable scales gradients, or leaves out those of the padding.
@@ -725,7 +810,19 @@ def embedding_bag(
     include_last_offset: bool,
     padding_idx: Any = None,
 ) -> Any:
-    """Look up rows and reduce each bag."""
+    """Look up rows and reduce each bag.
+
+    Args:
+        b: the builder.
+        weight: the table of rows, a parameter.
+        indices: of the rows of all bags, one bag after the other.
+        offsets: where each bag begins among the indices.
+        scale_grad_by_freq: see `_rows_layer`.
+        mode: PyTorch's number of the reduction: 0 for a sum, 1 for a mean, 2 for a maximum.
+        per_sample_weights: by which the rows are multiplied, one for each index; `None` for none.
+        include_last_offset: whether the offsets end with the number of indices.
+        padding_idx: a row that bags do not count, which is refused; negative or `None` for none.
+    """
     if not is_parameter(weight) or not isinstance(indices, Wire):
         raise CannotError("the rows or the indices are not a parameter and an input")
     if padding_idx is not None and padding_idx >= 0:
