@@ -80,6 +80,11 @@ class Rule:
     def of(cls, old: str, new: str, option: str = "rename") -> Rule:
         """Return a rule with these two sides.
 
+        Args:
+            old: steps at the beginning of keys, or a pattern with `{}` for any text; empty for every key.
+            new: what takes their place; empty to leave them out.
+            option: the option that states the rule, for messages.
+
         Raises:
             ModelError: they do not have the same number of `{}`.
         """

@@ -59,6 +59,7 @@ _BATCH_COUNTER = "num_batches_tracked"
 _NO_STATE: Any = object()
 """The state dict of a path that the `.pt` does not have."""
 _Note = Callable[[str, str], None]
+"""Receives level and message of a note."""
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that `DataParallel` and `torch.compile` add to every key."""
 
@@ -69,7 +70,7 @@ class _Model:
 
     Attributes:
         obj: the module.
-        expected: its state dict: the keys and shapes expected.
+        expected: its state dict in `auto` mode: keys, shapes, and Lua's tensors that are to be filled.
         path: its first path.
         states: the state dicts in the `.pt` for it; several if it occurs at several paths.
     """
@@ -167,17 +168,23 @@ class _DerivedTensor(NamedTuple):
 
 
 class _ModulesAndStates:
-    """A walk through the template and the `.pt` together, which finds the state dict at the place of each module."""
+    """A walk through the template and the `.pt` together, which finds the state dict at the place of each module.
+
+    It serves one call of `find`.
+    """
 
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
+        """The modules of the template, by the identity of Lua's object."""
         self._visited: set[tuple[int, int]] = set()
+        """The pairs of containers compared before, by identity: both values may contain themselves."""
         self._keys_to_states: dict[int, tuple[Path, set[Any]]] = {}
         """The containers of the `.pt` around state dicts: the path of each, and its keys that lead to state dicts.
 
         By the identity of the path.
         """
         self._ignored_names: list[str] = []
+        """The keys of checkpoints beside their state dicts."""
 
     def find(self, roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
         """Return the modules, and the names of the `.pt`'s content that is ignored.
@@ -193,7 +200,7 @@ class _ModulesAndStates:
         return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
-        """Return the one `_Model` of a module, `None` for any other object; for `as_tree`."""
+        """Return the one `_Model` of a module, which takes its place in the tree; `None` for any other object."""
         if not is_module(obj):
             return None
         if id(obj) not in self._models:
@@ -282,6 +289,10 @@ class _Filling:
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
 
+        Args:
+            roots: the values of the template.
+            value: of the `.pt`.
+
         Raises:
             ModelError: see `fill_template`.
         """
@@ -346,6 +357,10 @@ class _Filling:
         """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
 
         `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+
+        Args:
+            model: the module.
+            state: of the `.pt`; empty for a module without one.
         """
         state = plain_keys(model.obj, model.expected, state, self._note)
         tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
@@ -547,7 +562,12 @@ def _is_criterion(obj: TorchObject) -> bool:
 
 
 def _keys_beside(value: Any, state: dict[str, Any]) -> list[str]:
-    """Return the keys of a checkpoint besides those that may hold its state dict; none if it is the state dict."""
+    """Return the keys of a checkpoint besides those that may hold its state dict; none if it is the state dict.
+
+    Args:
+        value: the checkpoint.
+        state: the state dict that was found in it.
+    """
     if not isinstance(value, dict) or value is state:
         return []
     return [_key_as_text(key) for key in value if key not in _WRAPPER_KEYS]
@@ -626,7 +646,15 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 
 def _without_wrapper_prefixes(state: dict[Any, Any], wanted: StateDict, note: _Note) -> dict[Any, Any]:
-    """Return a state dict without the prefixes that wrappers of PyTorch add to all keys; see `plain_keys`."""
+    """Return a state dict without the prefixes that wrappers of PyTorch add to all keys, `module.` for example.
+
+    A prefix that keys of the module itself have is no wrapper's.
+
+    Args:
+        state: the state dict.
+        wanted: the module's own.
+        note: receives level and message of notes.
+    """
     for prefix in _WRAPPER_PREFIXES:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
             continue
@@ -638,7 +666,13 @@ def _without_wrapper_prefixes(state: dict[Any, Any], wanted: StateDict, note: _N
 
 
 def _from_recorded(record: Recorded, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
-    """Return a state dict with recorded keys under those of `auto` mode; see `plain_keys`.
+    """Return a state dict with recorded keys under those of `auto` mode.
+
+    Args:
+        record: the keys that the module had in PyTorch, and how its tensors became Lua's.
+        wanted: the module's own state dict, with the keys of `auto` mode.
+        state: the state dict, all of whose keys are recorded.
+        note: receives level and message of notes.
 
     Raises:
         ModelError: the tensors have other shapes than the recorded ones, or tied ones differ.
@@ -654,6 +688,11 @@ def _from_recorded(record: Recorded, wanted: StateDict, state: dict[Any, Any], n
 
 def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
     """Return a state dict with the keys of a module's `model.py` under those of `auto` mode; any other is unchanged.
+
+    Args:
+        obj: the module, of which the `model.py` is made again for its keys.
+        state: the state dict.
+        note: receives level and message of notes.
 
     Raises:
         ModelError: its tensors have other shapes than those of the `model.py`, or tied ones differ.

@@ -198,7 +198,13 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
     """Return the models in a value, and the blocks of the whole: of one model, or a group with several.
 
-    Without models, the blocks are those of the keys of a state dict. There are none if there is neither, or too many.
+    Without models, the blocks are those of the keys of a state dict. Both lists are empty if there is neither, or if
+    there are more blocks than the limits allow.
+
+    Args:
+        value: of a file, or a part of it.
+        path: its path in the file.
+        limits: resource limits.
     """
     try:
         models = models_in(value, path, limits)
@@ -420,6 +426,13 @@ def outline_lines(
     source: Readable, at: str | None, depth: int | None, items: int | None, limits: Limits
 ) -> Iterator[str]:
     """Yield the outline of the values of a file, or of what is at a path in the first.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        at: the path; `None` for all values.
+        depth: levels that are shown; `None` or 0 for `OUTLINE_DEPTH`.
+        items: entries of each container that are shown; `None` or 0 for `OUTLINE_ITEMS`.
+        limits: resource limits.
 
     Raises:
         ModelError: nothing is at the path.
