@@ -432,7 +432,7 @@ def name_tensors(
     _note_renamed(flat, goal, report)
     _note_left_out(flat, goal, report)
     named = NamedTensors(_with_elements(flat.tensors, goal, report))
-    named.views, separate = plan_views(named.tensors)
+    named.views, separate = plan_views(named.tensors)  # `separate`: tensors whose sharing is not described
     if goal.text_bytes:
         named.metadata = texts | _restoring_hints(flat, named.tensors)
     else:
@@ -624,7 +624,7 @@ def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> N
             steps = names.unused(steps[:length]) + steps[length:]
             break
     groups.update(steps[:length] for length in range(1, len(steps)))
-    while steps in groups:
+    while steps in groups:  # a group has the name of this tensor
         steps = (*steps[:-1], steps[-1] + "~")
     return names.reserve(steps)
 

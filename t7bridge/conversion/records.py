@@ -97,7 +97,12 @@ class Hashed(Output):
             self._target.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Pass the elements of a storage on."""
+        """Pass the elements of a storage on, which are no part of the hash.
+
+        Args:
+            content: the elements.
+            done: called when they are copied, as by any output.
+        """
         if self._target is not None:
             self.flush()
             self._target.append(content, done)
@@ -555,6 +560,7 @@ def take_skeleton(
     root_count = len(roots)  # the function below must not keep the values alive
 
     def skeleton(key_of: Callable[[Storage], str]) -> Skeleton:
+        """Return the skeleton, with the keys that the storages have in the `.pt`."""
         keys = tuple(map(key_of, storages))
         return Skeleton(layout, root_count, keys, stream.getvalue(), trailing)
 

@@ -251,7 +251,7 @@ class _ModulesAndStates:
             path = path.parent
 
     def _beside_containers(self) -> list[str]:
-        """Return the names of what stands beside the keys that lead to state dicts."""
+        """Return the names of what stands beside the keys that lead to state dicts; items of lists have no names."""
         names: list[str] = []
         for path, keys in self._keys_to_states.values():
             if isinstance(path.value, dict):
@@ -488,10 +488,10 @@ class _Filling:
             if param is None or param.kind != "derived" or _counts_batches(key):
                 continue
             tensor = tensors.pop(key, None)
-            if not param.adds_to:
+            if not param.adds_to:  # it is computed: now, from Lua's old values, to see later what changed
                 self._derived.append(_DerivedTensor(model.label(key), origin, recomputed(origin), tensor))
             elif tensor is not None:
-                # Lua has one bias where PyTorch has two, whose sum it is.
+                # Lua has one bias where PyTorch has two, whose sum it is: `adds_to` names the one with the sum.
                 key_of_sum = key.removesuffix(param.name) + param.adds_to
                 if key_of_sum not in current:  # a layer without biases in Lua
                     continue
@@ -616,8 +616,8 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
     Args:
         obj: the module.
-        wanted: its own state dict.
-        state: the returning state dict.
+        wanted: its own state dict, whose `origins` have all keys of `auto` mode.
+        state: the state dict of the `.pt`, which comes back to Lua.
         note: receives level and message of notes.
 
     Raises:

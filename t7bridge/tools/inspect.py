@@ -155,7 +155,14 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _number_facts(roots: list[Value]) -> dict[str, Any]:
-    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes."""
+    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes.
+
+    Args:
+        roots: all values of the file.
+
+    Returns:
+        Facts by the words of the header; those on nn, on modules and on unused bytes only where there are such.
+    """
     values = 0
     modules = 0
     tensors = 0
@@ -311,7 +318,7 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
         is_root = depth == 0
         has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
         if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
-            continue
+            continue  # nothing of it is outside of the models
         if has_lines_of_entries:
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
@@ -332,7 +339,13 @@ def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
 
 
 def _has_lines_of_entries(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
-    """Return whether the entries of a value have lines of their own."""
+    """Return whether the entries of a value have lines of their own: always those of the root, else a few.
+
+    Args:
+        value: the value.
+        inside: its first entries, by their steps; more than `_FEW_ENTRIES` if it has more.
+        depth: levels around it.
+    """
     if depth == 0:
         return True
     return depth < _DEEPEST and len(inside) <= _FEW_ENTRIES and not _is_list_or_vocabulary(value, inside)

@@ -180,7 +180,7 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
 
 
 def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
-    """Determine the shapes of a model for one input and set them in its blocks.
+    """Determine the shapes of a model for one input and set them in its blocks; of several guesses the first that fits.
 
     The declared rules are asked first. PyTorch runs the model where they leave a shape open, or refuse the input: its
     message says what a layer expects.
@@ -211,7 +211,7 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
             try:
                 outputs = _completed_by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
-                problem = error
+                problem = error  # raised below if this was the last candidate
                 continue
         for block in blocks:
             block.shape = ()  # recorded ones are of another input
@@ -412,8 +412,8 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
     for batch in sorted(batches)[:_MOST_BATCHES]:
-        for number in range(len(_IMAGE_SIDES)):
-            value = _guessed_value(entered, (), batch, number)
+        for number in range(len(_IMAGE_SIDES)):  # of the guess: each kind of layer has so many at most
+            value = _guessed_value(entered, origin=(), batch=batch, number=number)
             if value is not None and value not in inputs:
                 inputs.append(value)
                 yield value

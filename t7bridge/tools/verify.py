@@ -294,7 +294,7 @@ def diff(request: Diff) -> DiffReport:
 def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
     """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
 
-    It is called only if there is a difference.
+    The function is called only if there is a difference. A comparer has the path of a difference begin there.
     """
 
     @cache
@@ -305,12 +305,18 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
 
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
-    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict."""
+    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict.
+
+    Args:
+        report: its differences are replaced by such with layers.
+        documents: both files; without a `.t7` among them nothing changes.
+        limits: resource limits.
+    """
     lua_documents = [document for document in documents if document.spec.values == formats.LUA]
     if not report.differences or not lua_documents:
         return
     # Paths in a second `.t7` lead to the same layers.
-    names_by_path = layer_names(lua_documents[0].value, limits)
+    names_by_path = layer_names(lua_documents[0].value, limits)  # name and class of each layer
     # A difference has a path in the `.t7`, or the key of a state dict, which begins with the name of the layer.
     names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
     names = names_by_key | names_by_path

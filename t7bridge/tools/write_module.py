@@ -122,11 +122,11 @@ def write_module(request: WriteModule) -> Report:
         if len(several) > 1:
             return _write_each(several, document, source, folder, request)
         path, module = choose_module(document.first, request.at, document.path)
-        return _write(_page(path, module, folder, document, source, request), request)
+        return _write(_folder_content(path, module, folder, document, source, request), request)
 
 
 @define(eq=False)
-class _Page:
+class _FolderContent:
     """What is written of one model into a folder; made before anything is written.
 
     Attributes:
@@ -163,25 +163,25 @@ def _write_each(
         request: with the options.
     """
     names = [_folder_name(path) for path, _ in models]
-    pages: list[_Page] = []
+    contents: list[_FolderContent] = []
     for name, (path, module) in zip(names, models):
         # Where two paths have one name, as on systems that know no case, a number tells them apart: `name~2`.
-        earlier_names = [other.lower() for other in names[: len(pages)]]
+        earlier_names = [other.lower() for other in names[: len(contents)]]
         times_used = earlier_names.count(name.lower())
         unique_name = f"{name}~{times_used + 1}" if times_used else name
-        pages.append(_page(path, module, os.path.join(folder, unique_name), document, source, request))
-    for page in pages:  # so that nothing is written if one cannot be
-        for name in page.names:
-            check_replaceable(os.path.join(page.folder, name), request.force)
+        contents.append(_folder_content(path, module, os.path.join(folder, unique_name), document, source, request))
+    for content in contents:  # so that nothing is written if one cannot be
+        for name in content.names:
+            check_replaceable(os.path.join(content.folder, name), request.force)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size)
-    message = f"{len(models)} models, a folder each: {listed(os.path.basename(page.folder) for page in pages)}"
+    message = f"{len(models)} models, a folder each: {listed(os.path.basename(content.folder) for content in contents)}"
     report.note("info", message, code="several-models", count=len(models))
-    for page in pages:
-        _write(page, request)
-        report.notes += page.report.notes
-        report.tensors += page.report.tensors
-        report.storages += page.report.storages
-        report.target_bytes += page.report.target_bytes
+    for content in contents:
+        _write(content, request)
+        report.notes += content.report.notes
+        report.tensors += content.report.tensors
+        report.storages += content.report.storages
+        report.target_bytes += content.report.target_bytes
     return report
 
 
@@ -193,9 +193,9 @@ def _folder_name(path: str) -> str:
     return name[:_LONGEST_FOLDER_NAME] or "model"
 
 
-def _page(
+def _folder_content(
     path: str, module: TorchObject, folder: str, document: Document, source: ByteSource, request: WriteModule
-) -> _Page:
+) -> _FolderContent:
     """Return what is to be written of one model; nothing is written.
 
     Args:
@@ -229,28 +229,28 @@ def _page(
         texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
     if config:
         texts["config.json"] = config_text(config).encode()
-    return _Page(folder, report, model, texts)
+    return _FolderContent(folder, report, model, texts)
 
 
-def _write(page: _Page, request: WriteModule) -> Report:
+def _write(content: _FolderContent, request: WriteModule) -> Report:
     """Write the files of one model, and complete its report.
 
     With `force`, files of another model in the folder, which this one does not have, are removed.
 
     Args:
-        page: what is to be written; its report receives the numbers of tensors, storages and bytes.
+        content: what is to be written; its report receives the numbers of tensors, storages and bytes.
         request: with the options.
     """
-    outdated = _paths_of_another(page.folder, page.names) if request.force else []
-    with outputs_in(page.folder, page.names, force=request.force, sync=request.sync) as outputs:
+    outdated = _paths_of_another(content.folder, content.names) if request.force else []
+    with outputs_in(content.folder, content.names, force=request.force, sync=request.sync) as outputs:
         writer = PtWriter(outputs["model.pt"])
-        writer.write(OrderedDict(compacted(page.model.tensors)))
+        writer.write(OrderedDict(compacted(content.model.tensors)))
         writer.finish()
-        for name, text in page.texts.items():
+        for name, text in content.texts.items():
             outputs[name].write(text)
     for outdated_path in outdated:
         os.unlink(outdated_path)
-    report = page.report
+    report = content.report
     report.tensors = writer.tensors
     report.storages = writer.storages
     report.target_bytes = sum(output.position for output in outputs.values())
