@@ -201,7 +201,12 @@ class _Builder(Rebuilder):
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=str(path))
 
     def _table_of_parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
-        """Return a table to be filled with the parts of a quantized or sparse tensor."""
+        """Return a table to be filled with the parts of a quantized or sparse tensor: values, scales, indices, ….
+
+        Args:
+            value: the tensor.
+            path: of it, for notes.
+        """
         parts = parts_of(value)
         if isinstance(value, QuantizedTensor):
             element = value.tensor.element.name

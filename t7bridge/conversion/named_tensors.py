@@ -183,6 +183,7 @@ def flatten(
         numbers_as_tensors = False
     except _TooManyCopies:
         repeat_shared = False
+    # Once more, without what there was too much of; at most twice, as either may be too much.
     return flatten(value, limits, numbers_as_tensors=numbers_as_tensors, repeat_shared=repeat_shared)
 
 

@@ -153,6 +153,9 @@ class Naming:
         renames: rules.
         strip: prefixes to leave out, before the rules apply: those that `DataParallel` (`module`) and others add.
 
+    Attributes:
+        rules: in the order in which they apply, those for prefixes first.
+
     Raises:
         ModelError: a rule is not valid.
     """

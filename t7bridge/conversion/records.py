@@ -82,7 +82,10 @@ class Hashed(Output):
     """An output that hashes what is written except the elements of storages, and passes everything to another.
 
     Args:
-        target: receives it.
+        target: receives everything; `None` if only the hash is wanted.
+
+    Attributes:
+        digest: the hash of what was written so far, complete after `flush`.
     """
 
     def __init__(self, target: Output | None = None) -> None:
@@ -92,6 +95,7 @@ class Hashed(Output):
         self.digest = sha256()
 
     def _pass(self, data: memoryview) -> None:
+        """Hash what the buffer of this output holds, and pass it on."""
         self.digest.update(data)
         if self._target is not None:
             self._target.write(data)
@@ -162,7 +166,7 @@ def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign
         limits: resource limits.
         allow_foreign: whether objects of all classes are written by name, as for `convert`.
     """
-    keys = StorageKeys(str)
+    keys = StorageKeys(str)  # the storages are "0", "1", … in the pickle, in the order in which it names them
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
     pickle = writer.dumps(value)
     if writer.left_out_names or writer.refused_names:

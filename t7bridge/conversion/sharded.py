@@ -77,7 +77,7 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
         for shard, shard_name in zip(shards, shard_names):
-            written = home(goal.name).write(outputs[shard_name], shard)
+            written = home(goal.name).write(outputs[shard_name], shard)  # by the module of the format
             note_texts(written, shard, goal, report)
             report.tensors += written.tensors
             report.storages += written.storages

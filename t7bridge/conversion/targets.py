@@ -268,7 +268,7 @@ def write_named_tensors(
 
     named = named_value(document, goal, request, report)
     report.mode = "tensors"
-    written = home(goal.name).write(output, named)
+    written = home(goal.name).write(output, named)  # by the module of the format
     report.tensors, report.storages = written.tensors, written.storages
     note_texts(written, named, goal, report)
 
@@ -319,8 +319,10 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
 
         def differences_from(attempt: Attempt) -> list[str]:
+            """Return what the output has otherwise than this attempt makes it of the input."""
             report = Report(document.path, target, document.format, written.format)
             named = named_value(document, written.spec, attempt, report)
+            # By the module of the format, which reads the output with the library of those who define it.
             messages: list[str] = home(written.format).differences(target, named)
             return messages
 

@@ -141,7 +141,7 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
 def _places_inside(template: Any, value: Any) -> list[tuple[Any, Any, Any]]:
     """Return the places in a dict or list of the template: key, content there, and the `.pt`'s value there.
 
-    The value is `_NO_STATE` where the `.pt` has no such place.
+    The last is `_NO_STATE` where the `.pt` has no such place.
     """
     if isinstance(template, dict):
         values = value if isinstance(value, dict) else {}
@@ -526,6 +526,7 @@ class _Filling:
         self._note_precision("warning", "with numbers that Lua's element type cannot hold", names_by_loss["changed"])
 
     def _note_precision(self, level: str, what_happened: str, names: list[str]) -> None:
+        """Note the tensors to which something happened, the end of a sentence; nothing if there are none."""
         if names:
             message = f"{counted(len(names), 'tensor')} {what_happened}: {_listed(names)}"
             self._note(level, message, loss="precision", code="precision")
@@ -544,6 +545,7 @@ def _is_derived(origin: Origin) -> bool:
 
 
 def _counts_batches(key: Any) -> bool:
+    """Return whether a key is that of PyTorch's batch counter."""
     return isinstance(key, str) and key.rpartition(".")[2] == _BATCH_COUNTER
 
 
@@ -557,6 +559,7 @@ def _modules_to_fill(models: list[_Model]) -> list[_Model]:
 
 
 def _is_criterion(obj: TorchObject) -> bool:
+    """Return whether a module is a criterion, by its class."""
     layer = layer_of(obj.class_name)
     return layer is not None and layer.kind == "criterion"
 
@@ -774,6 +777,7 @@ def _under_keys(wanted: Iterable[str], state: dict[Any, Any], note: _Note) -> di
 
 
 def _with_other_prefix(key: Any, old: str, new: str) -> Any:
+    """Return a key with one prefix in place of another; one without that prefix as it is."""
     if isinstance(key, str) and key.startswith(old):
         return new + key.removeprefix(old)
     return key  # a batch counter that is named otherwise

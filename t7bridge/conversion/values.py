@@ -108,7 +108,12 @@ def _note_metadata_left_out(metadata: dict[str, str], request: Attempt, report: 
 
 
 def note_states(value: Any, report: Report) -> None:
-    """Note which state dicts are inside a value, unless it is one, or a note on modules says so already."""
+    """Note which state dicts are inside a value, unless it is one, or a note on modules says so already.
+
+    Args:
+        value: builtins with tensors in them, as it is written.
+        report: with the notes so far; receives this one.
+    """
     is_noted = any(note.code == "state-dict" for note in report.notes)
     if is_noted or not isinstance(value, (dict, list, tuple)):
         return

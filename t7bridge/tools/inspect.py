@@ -412,7 +412,12 @@ _LONGEST_LINE = 160
 
 
 def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
-    """Return a value in a few words; a vocabulary with its first entries."""
+    """Return a value in a few words; a list of plain values or a vocabulary with its first entries.
+
+    Args:
+        value: the value.
+        inside: its first entries, by their steps; none where they are not shown.
+    """
     text = short_summary(value)
     if _is_list_or_vocabulary(value, inside):
         first_entries = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:_FIRST_ENTRIES]]

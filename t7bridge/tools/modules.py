@@ -71,15 +71,15 @@ def load_module(
         require_torch()
         from ..torchmodules.build import live_module
 
-        place = None
+        place = None  # all on the CPU
         if map_location is not None:
             if not (callable(map_location) or isinstance(map_location, Mapping)):
                 map_location = str(map_location)  # of a `torch.device`
             place = device_mapper(map_location, keep_device=False)
 
         def keys_of_model_file() -> Recorded:
-            """Return the keys that the state dict has in `model.pt`, which a module with recognized cells has, too."""
-            # Called only if cells were recognized: generating takes time.
+            """Return the record by which the module's state dict gets the keys of the `model.pt` of `write_module`."""
+            # `live_module` calls it only if cells were recognized: generating takes time.
             return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
 
         return live_module(module, path, index_base, limits, place, lift, keys_of_model_file)

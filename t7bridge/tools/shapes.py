@@ -362,11 +362,11 @@ class Evaluation(Kinds):
             `ANY` if it is unknown.
         """
         rule = traits_of(spec.target).output
-        if self._depth > _DEEPEST:
+        if self._depth > _DEEPEST:  # each level of the model takes calls of Python
             return ANY
         if kind.origin is not None:
             self._note_entered(spec, kind.origin)
-            if rule is same:  # the next layer gets the input, too
+            if rule is same:  # the output has the shape of the input: the next layer determines it, too
                 return kind
         self._depth += 1
         output = super().visit(spec, kind)
@@ -526,7 +526,7 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     # sizes are guessed.
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
     length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
-    if name == "ConvTranspose2d":
+    if name == "ConvTranspose2d":  # of the few sides there are, each comes several times
         side = _SMALL_SIDES[number % len(_SMALL_SIDES)]
         return (batch, channels, side, side)
     if name in ("Conv2d", "BatchNorm2d"):

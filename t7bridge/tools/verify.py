@@ -358,6 +358,8 @@ _LONGEST_NAME = 1000
 def _compare_with_other_reader(document: Document, report: VerifyReport) -> list[str]:
     """Let PyTorch read a `.pt`, or torchfile a `.t7`, and add the differences to a report.
 
+    torchfile reads one value, and no bytes after it.
+
     Returns:
         The name of the reader in a list; an empty list if none reads such a file, or it is not installed.
     """
@@ -629,8 +631,8 @@ class Sides:
             other: the other file.
 
         Returns:
-            An empty text if the files are to be compared pair by pair: the hash does not say that they are equal, or
-            the file is small.
+            An empty text, and the values stay, if the files are to be compared pair by pair: a hash of the structure
+            could not say that they are equal, or the file is small.
         """
         # Named tensors are never a whole value of Lua, and elements are no part of the hash.
         if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
@@ -648,7 +650,10 @@ class Sides:
     def _possible_structures(self, document: Document) -> Iterator[str]:
         """Yield the hashes of the structures that a file's value has in Lua: one for each way to convert it.
 
-        That of a `.t7` has one; of several values, none is the whole.
+        The value of a `.t7` has one; a file with several values has none, as no hash is of all of them.
+
+        Args:
+            document: a `.t7`, or a file of Python values.
         """
         if document.spec.values == formats.LUA:
             if len(document.roots) == 1:

@@ -117,7 +117,7 @@ def _runs_in(
             length = end - place
             count = length // period
             budget -= length
-            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2
+            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2  # two of a long one are enough
             if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
