@@ -51,7 +51,10 @@ class Adopter(Rebuilder):
         return super().run(root)
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return a value of the graph, or a container to be filled; anything else as it is."""
+        """Return a value of numpy or PyTorch as one of the graph, a new container to be filled; anything else as it is.
+
+        A module becomes its state dict, an array of text or objects a list.
+        """
         if self._numpy is not None and isinstance(value, self._numpy.ndarray):
             value = self._array(value)
         elif self._numpy is not None and isinstance(value, self._numpy.generic):
@@ -152,6 +155,10 @@ class Adopter(Rebuilder):
         """Return a storage over the memory of an untyped storage of PyTorch; the same one for tensors that share it.
 
         Memory that is seen as two types is two storages: only that of the last type is remembered.
+
+        Args:
+            memory: the untyped storage.
+            element: the type of the elements of a tensor on it.
         """
         torch = self._torch
         address = memory.data_ptr()

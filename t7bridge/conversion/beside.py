@@ -77,7 +77,12 @@ class Beside:
         return bool(self.data or self.own)
 
     def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
-        """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
+        """Return the content of a `config.json`, with words on what it means.
+
+        Args:
+            from_lua: whether the data are Lua's, which counts from 1.
+            index_base: the number of the first element for the model in PyTorch: 1 as in Lua, or 0.
+        """
         parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words

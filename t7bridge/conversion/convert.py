@@ -403,7 +403,14 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
 
 
 def _write_lua_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
-    """Write the values of a file as Lua values: a `.t7` as it is, others into a template, by a record, or as tables."""
+    """Write the values of a file as Lua values: a `.t7` as it is, others into a template, by a record, or as tables.
+
+    Args:
+        document: the source.
+        output: of the `.t7`.
+        request: the present attempt, with the template, if there is one.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
         _copy_t7(document.content, output, request, report)
@@ -506,6 +513,11 @@ def _value_for_tables(document: Document, request: Attempt, report: Report) -> A
 
     That is what PyTorch's safe loader reads, with state dicts for modules, and with the names and types asked for. The
     data of a module that no key names are in a dict around its state dict.
+
+    Args:
+        document: the file.
+        request: the present attempt, with the names and types that are asked for.
+        report: receives the notes.
     """
     from .tree import WRAPPED
 
@@ -571,7 +583,7 @@ def _fill_template(document: Document, template: Document, output: Output, reque
         raise FormatError("is not a .t7, which a template must be", file=template.path)
     content = template.content
     if content.message:
-        report.note("warning", f"of the template, {content.message}", code="trailing")
+        report.note("warning", f"of the template, {content.message}", code="trailing")  # on bytes after its values
     value = _edited(value_of(document, request, report), request, report)
     try:
         report.notes += fill_template(content.roots, value, request.partial)  # changes the template's values

@@ -54,9 +54,16 @@ def edited(
 
 
 def _with_new_names(value: Any, edits: Edits, report: Report, limits: Limits, modules: StateDicts | None) -> Any:
-    """Return a value whose only state dict has new names. The arguments are those of `edited`.
+    """Return a value whose only state dict has new names.
 
     Where the rules need not fit, a value without a state dict, or with several, is returned as it is, with a note.
+
+    Args:
+        value: builtins with tensors in them.
+        edits: the changes, with the rules.
+        report: receives the notes.
+        limits: resource limits.
+        modules: of a Lua value, the modules that became state dicts.
 
     Raises:
         ModelError: there is no state dict, or several, and the rules must fit; or two keys get one name.

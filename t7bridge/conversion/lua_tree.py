@@ -162,7 +162,11 @@ class _Builder(Rebuilder):
         return value
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return the Lua value, or a `Fill` for a table.
+        """Return what a value that is not a scalar is in Lua, or a `Fill` for a table, whose content is still Python's.
+
+        Args:
+            value: of the Python side.
+            path: of it, for notes and errors.
 
         Raises:
             UnsupportedError: Lua has nothing for a value of this type.
@@ -339,7 +343,12 @@ class _Builder(Rebuilder):
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Path) -> Tensor:
-        """Return the Lua tensor of a tensor, a view of the Lua storage; notes say what Lua has differently."""
+        """Return the Lua tensor of a tensor, a view of the Lua storage; notes say what Lua has differently.
+
+        Args:
+            tensor: of the Python side.
+            path: of it, for notes.
+        """
         device = self._device(tensor.device)
         original = self._storage_as_read(tensor, path)
         if original is None:  # without elements, as on the device `meta`

@@ -147,7 +147,14 @@ class Flat:
             self.leave_out(_kind_of(item), steps)
 
     def add_own_data(self, item: Any, steps: Name) -> None:
-        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there."""
+        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there.
+
+        Data are text in the metadata, as `load_state_dict` of PyTorch would not know such tensors.
+
+        Args:
+            item: the value; its tensors are small, see `fits_metadata`.
+            steps: of its path, without the root.
+        """
         if isinstance(item, Storage):
             item = Tensor(item.element, item, size=(item.count,), stride=(1,))
         if isinstance(item, Tensor):
@@ -468,7 +475,13 @@ def _check_repeats(tensors: dict[Name, Tensor], limits: Limits) -> None:
 
 
 def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
-    """Note which tensors have other names; the last note that is shown counts the rest."""
+    """Note which tensors have other names; the last note that is shown counts the rest.
+
+    Args:
+        flat: the value, with the pairs of wanted and given names in `renamed`.
+        goal: the format, for the message.
+        report: receives the notes.
+    """
     not_shown = len(flat.renamed) - _MOST_LISTED
     for number, (wanted, name) in enumerate(flat.renamed[:_MOST_LISTED], 1):
         message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(name)}"
@@ -478,7 +491,13 @@ def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
 
 
 def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
-    """Note what is not in the file, one note a kind."""
+    """Note what is not in the file, one note for each kind of value, with the first paths.
+
+    Args:
+        flat: the value, with the paths by kind in `left_out`.
+        goal: the format, for the message.
+        report: receives the notes.
+    """
     for kind, paths in flat.left_out.items():
         count = len(paths)
         message = f"left out, as {goal.title} holds tensors only"

@@ -141,7 +141,14 @@ def structure_of(value: Value, writer_class: type[T7Writer] = _DevicelessWriter)
 def _write_without_elements(
     output: Output, roots: list[Value], layout: T7Layout, writer_class: type[T7Writer] = T7Writer
 ) -> list[Storage]:
-    """Write values without the elements of their storages; return the storages in the order of the file."""
+    """Write values without the elements of their storages; return the storages in the order of the file.
+
+    Args:
+        output: receives the bytes.
+        roots: the Lua values.
+        layout: how they are encoded.
+        writer_class: of the writer.
+    """
     storages: list[Storage] = []
     writer = writer_class(output, layout, payloads=storages)  # adds each storage to the list, in place of its elements
     for root in roots:
@@ -207,6 +214,11 @@ def write_pt_record(
 def _place_in_t7(storage: Storage, tree: LuaTree, places: dict[int, int]) -> int:
     """Return the index of the storage of a `.t7` from which one of a `.pt` can be restored exactly.
 
+    Args:
+        storage: of the `.pt`.
+        tree: the Lua value of the `.t7`, which knows what each storage became.
+        places: index of each Lua storage, by identity, among those of the `.t7`.
+
     Returns:
         `_AFTER_PICKLE` if there is none.
     """
@@ -227,6 +239,10 @@ def decode_pt_record(data: bytes) -> PtRecord:
 
 def _pt_record_of(head: Any, rest: bytes) -> PtRecord:
     """Return the record of a `.pt` from its first line, decoded, and the bytes after it.
+
+    Args:
+        head: the line: the data of JSON, whatever they are.
+        rest: the bytes: the pickle, and the elements that the `.t7` does not have.
 
     Raises:
         ValueError: a value is out of range, as other errors say that one is missing or of another type: `decode_head`

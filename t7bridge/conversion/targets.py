@@ -67,7 +67,14 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
 
 
 def _write_from_python(document: Document, writer: _PtWriter, request: Attempt, report: Report) -> None:
-    """Write Python values or named tensors as a `.pt`, with state dicts in place of modules unless in `tree` mode."""
+    """Write Python values or named tensors as a `.pt`, with state dicts in place of modules unless in `tree` mode.
+
+    Args:
+        document: the source.
+        writer: of the `.pt`.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     report.mode = "copy"
     value = value_of(document, request, report)
     if request.mode == "auto":
@@ -263,7 +270,15 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
 def write_named_tensors(
     document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report
 ) -> None:
-    """Write the tensors of a file under names, with a note on each text for which the format has no room."""
+    """Write the tensors of a file under names, with a note on each text for which the format has no room.
+
+    Args:
+        document: the file.
+        output: of the target.
+        goal: a format of named tensors.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     from .state_dicts import note_texts
 
     named = named_value(document, goal, request, report)
@@ -274,7 +289,17 @@ def write_named_tensors(
 
 
 def named_value(document: Document, goal: FormatSpec, request: Attempt, report: Report) -> NamedTensors:
-    """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
+    """Return the tensors of a file as a format of named tensors receives them, with notes about the rest.
+
+    Args:
+        document: the file, with its metadata.
+        goal: the format.
+        request: the present attempt.
+        report: receives the notes.
+
+    Raises:
+        NoTensorError: there is no tensor.
+    """
     from .named_tensors import check_tensors, name_tensors
 
     value = plain_value(document, request, report)
@@ -387,6 +412,10 @@ def _fault_of(tensor: Tensor, wanted: Tensor) -> str:
     """Return how a tensor of an output differs from the one that was asked for, as the end of a sentence.
 
     Empty if it does not, but for what Lua lacks.
+
+    Args:
+        tensor: that of the output.
+        wanted: that of the input, with the type that was asked for.
     """
     if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
         tensor = Casts("bfloat16").tensor(tensor)

@@ -112,6 +112,10 @@ def fill_template(roots: list[Value], value: Any, partial: bool = False) -> list
 def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
     """Return the state dict that a value of a `.pt` is or wraps, or that of a pickled module; `None` if there is none.
 
+    Args:
+        value: of the `.pt`, or what it has under one of the usual keys.
+        depth: how many of these keys lead to it.
+
     Raises:
         ModelError: a checkpoint holds several.
     """
@@ -329,6 +333,10 @@ class _Filling:
 
         The `.pt` has no state dict where `auto` mode would have put it. Other modules keep their values.
 
+        Args:
+            models: the modules of the template; one gets a state dict, others expect none of their keys any more.
+            value: of the `.pt`.
+
         Raises:
             ModelError: there is no state dict, or there are several modules.
         """
@@ -378,6 +386,10 @@ class _Filling:
         """Return the tensors of a state dict that have the key and the shape of one in a module.
 
         `_missing` and `_mismatches` get a line for each other tensor of the module.
+
+        Args:
+            model: the module.
+            state: of the `.pt`, under the keys of `auto` mode as far as they are known.
         """
         expected = model.expected.tensors
         tensors: dict[str, Tensor] = {}
@@ -721,6 +733,10 @@ def _differences_of_model_file(model_file: Generated, state: dict[Any, Any]) -> 
     """Return what does not fit in a state dict with the keys of a `model.py`, a line each.
 
     These are tensors of other shapes; if there are none, keys of one tensor in the model that have different values.
+
+    Args:
+        model_file: the `model.py`, with the tensors by key, and the keys of each tensor of the model.
+        state: a state dict with exactly these keys.
     """
     wrong: list[str] = []
     for key, expected in model_file.tensors.items():

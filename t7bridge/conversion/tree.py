@@ -356,7 +356,10 @@ class Plain(Tree):
         return python_scalar(value) if self._is_lua else value
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return the plain value, or a `Fill`; a value of no class below stays as it is."""
+        """Return what a value that is not a scalar becomes, or a `Fill` for a container.
+
+        A value of no class below goes to `constant`, which returns it as it is unless it is one.
+        """
         # Subclasses come before their base classes: Counter and OrderedDict are dicts.
         if isinstance(value, (Tensor, Storage)):
             return self._tensor(value)

@@ -276,7 +276,12 @@ def _torch_class(block: Block) -> str:
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths."""
+    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths.
+
+    Args:
+        blocks: with the weights; without any in them, all tensors of the value count.
+        value: what the summary is about.
+    """
     tensors = [(weight.key, weight.tensor) for block in blocks for weight in block.weights]
     if not tensors:
         tensors = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
@@ -369,7 +374,7 @@ def _entries(value: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _entry_count(value: Value) -> int:
-    """Return the number of entries of a value; 0 for one without, and for objects of Python."""
+    """Return the number of entries of a table, dict, list or tuple, of the fields of an object; 0 for other values."""
     if isinstance(value, TorchObject):
         value = value.fields
     elif isinstance(value, TdsHash):
@@ -430,7 +435,12 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
 
 
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
-    """Return input, output, parameters, skips and sharing for the header."""
+    """Return input, output, parameters, branches, skips and sharing for the header; what there is not is left out.
+
+    Args:
+        blocks: of the whole, which is the first.
+        shapes: of the model, as text.
+    """
     shape_of_input = shapes.input
     if shape_of_input and shapes.is_guess:
         shape_of_input += " (a guess from the layers)"

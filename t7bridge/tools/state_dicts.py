@@ -129,6 +129,10 @@ def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> An
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     """Return the tensors of a state dict by their keys, with its `_metadata`, and warn of the rest.
 
+    Args:
+        state: a dict or list; of those inside it the keys are joined with dots.
+        limits: resource limits.
+
     Raises:
         ModelError: there are none.
     """

@@ -360,6 +360,10 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
 
     torchfile reads one value, and no bytes after it.
 
+    Args:
+        document: the file, as t7bridge reads it.
+        report: receives the differences, each with the path of the file.
+
     Returns:
         The name of the reader in a list; an empty list if none reads such a file, or it is not installed.
     """
@@ -450,6 +454,11 @@ class _TorchComparer:
         """Return the pairs in two containers, each with its key, in order; none if their kinds or lengths differ.
 
         Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
+
+        Args:
+            path: of both.
+            mine: t7bridge's dict, list or tuple.
+            theirs: PyTorch's value at the same place.
         """
         # Subclasses, such as OrderedDict, count as these.
         kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))

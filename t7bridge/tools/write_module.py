@@ -431,6 +431,10 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
     Text that is not UTF-8 has escapes, as in names of tensors. A table is left out if it contains itself, is too deep,
     or contains shared tables at too many places.
+
+    Args:
+        data: tables of Lua, by the names of their fields.
+        limits: resource limits.
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
