@@ -51,7 +51,10 @@ class Adopter(Rebuilder):
         return super().run(root)
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return a value of the graph, or a container to be filled; anything else as it is."""
+        """Return a value of numpy or PyTorch as one of the graph, a new container to be filled; anything else as it is.
+
+        A module becomes its state dict, an array of text or objects a list.
+        """
         if self._numpy is not None and isinstance(value, self._numpy.ndarray):
             value = self._array(value)
         elif self._numpy is not None and isinstance(value, self._numpy.generic):
@@ -152,6 +155,10 @@ class Adopter(Rebuilder):
         """Return a storage over the memory of an untyped storage of PyTorch; the same one for tensors that share it.
 
         Memory that is seen as two types is two storages: only that of the last type is remembered.
+
+        Args:
+            memory: the untyped storage.
+            element: the type of the elements of a tensor on it.
         """
         torch = self._torch
         address = memory.data_ptr()
@@ -213,6 +220,7 @@ class _FileWriter:
     """Base of the public writers: a file at a path is created, and takes its name when the writer is closed."""
 
     _output: Output
+    """Where a subclass writes: to the file, or to the target itself."""
     _file: FileOutput | None = None
     """The file that is created for a path; `None` if the target is an open one."""
     _is_closed = True  # until there is a file
@@ -386,12 +394,15 @@ class T7Writer(_FileWriter, t7_writer.T7Writer):
         self.write(value)
 
     def _write_rest(self) -> None:
+        """Write what is still in the buffer: values are written as they come."""
         self.flush()
 
     def _has_unwritten(self) -> bool:
+        """Return whether something was written to a file that has no name yet; an open target has it already."""
         return self._file is not None and self._file.position > 0
 
     def _mark_closed(self) -> None:
+        """Let any further use of the stream raise the error for a closed writer."""
         super()._mark_closed()
         self._stream: Any = _ClosedStream()
 
@@ -479,6 +490,11 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         self.close()
 
     def _write_rest(self) -> None:
+        """Write the archive with all values.
+
+        Raises:
+            ModelError: there are none.
+        """
         if not self._accepted_values:
             raise ModelError("a .pt holds a value, and none was written")
         if len(self._accepted_values) > 1:
@@ -486,12 +502,15 @@ class PtWriter(_FileWriter, pt_writer.PtWriter):
         super().finish(self._record)
 
     def _has_unwritten(self) -> bool:
+        """Return whether there are values: all are written when the writer is closed."""
         return bool(self._accepted_values)
 
     def _written(self) -> str:
+        """Return how much the file has, in words: values until it is closed, then bytes."""
         # All bytes are written at the end.
         return super()._written() if self._is_closed else counted(len(self._accepted_values), "value")
 
     def _mark_closed(self) -> None:
+        """Let go of the values."""
         super()._mark_closed()
         self._accepted_values = []

@@ -48,10 +48,11 @@ class Beside:
     """What stands beside the models of a file.
 
     Attributes:
-        data: dicts, lists, text, numbers and truth values.
+        data: by name, what is beside the model in its file: dicts, lists, text, numbers, truth values and None.
         own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
-        words: what the data mean, if they come from a file that says so; `None` for those of `about`.
+        words: what the data mean, by their paths with dots, if they come from a file that says so; `None` for those of
+            `about`.
     """
 
     data: dict[str, Any] = field(factory=dict)
@@ -76,7 +77,12 @@ class Beside:
         return bool(self.data or self.own)
 
     def config(self, from_lua: bool, index_base: int = 1) -> dict[str, Any]:
-        """Return the content of a `config.json`, with words on what it means; the arguments are those of `about`."""
+        """Return the content of a `config.json`, with words on what it means.
+
+        Args:
+            from_lua: whether the data are Lua's, which counts from 1.
+            index_base: the number of the first element for the model in PyTorch: 1 as in Lua, or 0.
+        """
         parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
@@ -156,11 +162,16 @@ def beside(root: Any, model: Any = None) -> Beside:
 
 
 class _Collector:
-    """One walk through a value. Its depth is bounded, so that it may recurse."""
+    """One walk through a value, which collects what is data about the model. Its depth is bounded: it may recurse.
+
+    Args:
+        model: what is converted, which is not data about itself; `None` if the walk does not meet it.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._visited_values = 0
+        """How many values were met; after `_MOST_VALUES` nothing more is data."""
         self._around: set[int] = set()
         """The containers around the present value, by identity."""
         self._seen: set[int] = set()
@@ -168,6 +179,7 @@ class _Collector:
         self._repeats = 0
         """How many containers were met again: what tables share is in JSON as often as they refer to it."""
         self.left_out: list[str] = []
+        """The paths of what is about the model and is no setting: logs, images, and what is too deep."""
 
     def collect(self, path: Path, depth: int, is_preprocessing_value: bool = False) -> Any:
         """Return a value as data for JSON; `_NOT_DATA` if it is not about the model.
@@ -198,14 +210,23 @@ class _Collector:
         return _NOT_DATA
 
     def _container(self, value: Any, path: Path, depth: int, is_preprocessing_value: bool) -> Any:
-        """Return a list or dict as data; `_NOT_DATA` if nothing of it is about the model."""
+        """Return a list or dict as data; `_NOT_DATA` if nothing of it is about the model.
+
+        A log, or a container that is too deep, is added to `left_out`, and `_NOT_DATA` too.
+
+        Args:
+            value: the container.
+            path: of the value.
+            depth: number of containers around it.
+            is_preprocessing_value: as for `collect`; its items are such values, too.
+        """
         if depth == _DEEPEST:
             self.left_out.append(str(path))
             return _NOT_DATA
         if id(value) in self._seen:
             self._repeats += 1
         if self._repeats > _MOST_REPEATS:
-            return _NOT_DATA
+            return _NOT_DATA  # with no path in `left_out`: there may be very many
         self._seen.add(id(value))
         self._around.add(id(value))
         pairs: list[tuple[Any, Any]] = []
@@ -231,7 +252,13 @@ class _Collector:
         return items
 
     def _dict(self, pairs: list[tuple[Any, Any]], path: Path, is_preprocessing_value: bool) -> Any:
-        """Return pairs as a dict; `_NOT_DATA` if there are none, or if they are a log: numbers under numbers."""
+        """Return pairs as a dict; `_NOT_DATA` if there are none, or if they are a log: numbers under numbers.
+
+        Args:
+            pairs: keys, as the file has them, and items, which are data for JSON.
+            path: of the container, for `left_out`.
+            is_preprocessing_value: as for `collect`: few numbers are settings then.
+        """
         has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
         is_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
         if pairs and is_log and has_numbers:
@@ -240,7 +267,13 @@ class _Collector:
         return _json_dict(pairs) if pairs else _NOT_DATA
 
     def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
-        """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`."""
+        """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`.
+
+        Args:
+            value: the array.
+            path: of it, for `left_out`.
+            is_preprocessing_value: as for `collect`.
+        """
         if isinstance(value, NumpyArray):
             texts = text_items(value)  # `None` for other elements than text
             if texts is not None:
@@ -269,7 +302,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _json_dict(pairs: list[tuple[Any, Any]]) -> Any:
-    """Return a dict for JSON, whose keys are texts; of keys with one text a list of pairs."""
+    """Return a dict for JSON, whose keys are texts; if two keys have one text, the list of pairs under `pairs`."""
     keys = [_scalar(key) if isinstance(key, (bool, int, float, str, bytes)) else str(key) for key, _ in pairs]
     texts = [key if isinstance(key, str) else json.dumps(key) for key in keys]
     if len(set(texts)) < len(texts):

@@ -143,6 +143,11 @@ def convert_as(request: Convert, *, must_fit: bool = True) -> Report:
 def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> Beside | None:
     """Make the part of a file that is to be converted its only value; return what stands beside it there.
 
+    Args:
+        document: the file, which has nothing else afterwards.
+        goal: the format of the target.
+        request: with the path of the part, `at`, and whether a `config.json` is wanted.
+
     Returns:
         `None` where the target has no place for it, or where the part is neither a model nor a state dict, and has
         none in it.
@@ -166,7 +171,12 @@ def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> B
 def _convert_to_shards(document: Document, goal: FormatSpec, attempt: Attempt, beside_part: Beside | None) -> Report:
     """Write several files and their index, and return the report.
 
-    `beside_part` is only noted: `_add_metadata` has put it among the strings that each file gets.
+    Args:
+        document: the source.
+        goal: the format of the files.
+        attempt: the first, of which a second one may be made.
+        beside_part: what stands beside the part that is converted, if anything. It is only noted: `_add_metadata` has
+            put it among the strings that go into the first file.
     """
     from .sharded import write_shards
 
@@ -187,7 +197,7 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
         beside_part: what stands beside the part that is converted; `None` for a whole file, and for a target that has
             no place for it.
     """
-    beside_model = beside_part
+    beside_model = beside_part  # for a whole file, it is found below
     may_have_config = goal.values == PYTHON and attempt.config  # named tensors have it in their metadata
     with FileOutput(attempt.target, force=attempt.force, sync=attempt.sync) as output, collector_paused():
         report = _write_checked(document, output, goal, attempt)
@@ -206,9 +216,17 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
 
 
 def _write_checked(document: Document, output: FileOutput, goal: FormatSpec, attempt: Attempt) -> Report:
-    """Write the values of a file, without its records if one of them turns out to be wrong; return the report."""
+    """Write the values of a file, without its records if one of them turns out to be wrong; return the report.
+
+    Args:
+        document: the source.
+        output: of the target; a second attempt begins it anew.
+        goal: the format of the target.
+        attempt: the first, which trusts the records unless the request does without them.
+    """
 
     def write(attempt: Attempt) -> Report:
+        """Write the target in one attempt; see `serve_without_wrong_records`."""
         if not attempt.trusts_records:  # the second attempt: the output has what the first one wrote
             output.restart()
         name = str(attempt.target)
@@ -225,6 +243,10 @@ def _write_checked(document: Document, output: FileOutput, goal: FormatSpec, att
 
 def _beside_whole(document: Document, report: Report) -> Beside | None:
     """Return what stands beside the model in a file that holds nothing else, and is written to a `.pt`.
+
+    Args:
+        document: the file.
+        report: of writing the `.pt`, with its notes; receives one.
 
     Returns:
         What an earlier conversion stored as `config` in the metadata. Without such a string an empty `Beside`, if the
@@ -252,6 +274,8 @@ def _lacks_own(report: Report) -> bool:
 def _add_metadata(document: Document, beside_part: Beside | None) -> None:
     """Add to the metadata of a file what stands beside the part that is converted; for a whole file what it means.
 
+    Named tensors have these strings with them.
+
     Args:
         document: the file; its `metadata` get `config`, or `about`.
         beside_part: what stands beside the part; `None` for a whole file, or for a part that is no model.
@@ -274,7 +298,15 @@ def _add_metadata(document: Document, beside_part: Beside | None) -> None:
 def _note_beside(
     beside_model: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report
 ) -> None:
-    """Note where what stands beside the model is; for a `config.json`, add what the model itself has to it, too."""
+    """Note where what stands beside the model is; for a `config.json`, add what the model itself has to it, too.
+
+    Args:
+        beside_model: what stands beside the model; receives the data of the model itself.
+        document: the source.
+        output: of the target, beside which the `config.json` will be.
+        goal: the format of the target.
+        report: receives the notes.
+    """
     if goal.values == NAMED:
         # What the model itself has is among the strings of the file already, as all that is not a tensor.
         beside_model.note(report, "the metadata")
@@ -284,7 +316,14 @@ def _note_beside(
 
 
 def _write_config(beside_model: Beside, document: Document, output: FileOutput, attempt: Attempt) -> None:
-    """Write the `config.json` beside an output."""
+    """Write the `config.json` beside an output.
+
+    Args:
+        beside_model: its content.
+        document: the source, which says whether numbers count from 1, as Lua's do.
+        output: of the target, which has no name yet.
+        attempt: says whether a file of this name is replaced.
+    """
     from .beside import config_text
 
     text = config_text(beside_model.config(from_lua=document.spec.values == LUA))
@@ -315,6 +354,12 @@ def _add_own(beside_model: Beside, document: Document, output: FileOutput, repor
     """Add what the model itself has besides its weights to what stands beside it, and note where that is.
 
     Nothing is added unless the report names something of it as left out.
+
+    Args:
+        beside_model: receives the data of the model itself.
+        document: the source; only a file that is one model has such data.
+        output: of the target, for the name of the `config.json`.
+        report: receives the note, in place of those that the data are left out.
     """
     if not _lacks_own(report):
         return
@@ -334,6 +379,13 @@ def _add_own(beside_model: Beside, document: Document, output: FileOutput, repor
 def _write(document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report) -> None:
     """Write the values of a file in a format.
 
+    Args:
+        document: the file.
+        output: of the target.
+        goal: the format.
+        request: the present attempt.
+        report: receives the notes, the mode, and the numbers of tensors and storages.
+
     Raises:
         RecordError: a record in the source contradicts what the source shows; the output is not usable.
     """
@@ -351,7 +403,14 @@ def _write(document: Document, output: FileOutput, goal: FormatSpec, request: At
 
 
 def _write_lua_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
-    """Write the values of a file as Lua values."""
+    """Write the values of a file as Lua values: a `.t7` as it is, others into a template, by a record, or as tables.
+
+    Args:
+        document: the source.
+        output: of the `.t7`.
+        request: the present attempt, with the template, if there is one.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     if document.spec.values == LUA:
         report.tensors, report.storages = document.content.tensors, document.content.storages
         _copy_t7(document.content, output, request, report)
@@ -368,6 +427,12 @@ def _may_restore(request: Attempt) -> bool:
 
 def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) -> T7Writer:
     """Write the values of a `.t7` to another, whose layout differs where the request says so.
+
+    Args:
+        content: the `.t7`; in another layout, the tensors of an early release get the class names of today.
+        output: of the other.
+        request: with the layout that is asked for, and whether a record after the values is kept.
+        report: receives the mode and notes.
 
     Returns:
         The writer, which knows where the elements of each storage are.
@@ -411,7 +476,14 @@ def _name_classes_as_today(roots: list[Value]) -> None:
 
 
 def _write_tables(document: Document, output: Output, request: Attempt, report: Report) -> None:
-    """Write Python values as Lua tables, with the record that restores them."""
+    """Write Python values as Lua tables, with the record that restores them.
+
+    Args:
+        document: the source, whose values are released as soon as their tables are there.
+        output: of the `.t7`.
+        request: says whether there is a record, and how tables and the file are.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     from .lua_tree import note_nones, to_lua
     from .records import Hashed, pickle_of, structure_hash, write_pt_record
 
@@ -439,7 +511,13 @@ def _write_tables(document: Document, output: Output, request: Attempt, report: 
 def _value_for_tables(document: Document, request: Attempt, report: Report) -> Any:
     """Return the value of a file as tables and its record are to have it, with notes about the rest.
 
-    That is what PyTorch's safe loader reads, with state dicts for modules, and with the names and types asked for.
+    That is what PyTorch's safe loader reads, with state dicts for modules, and with the names and types asked for. The
+    data of a module that no key names are in a dict around its state dict.
+
+    Args:
+        document: the file.
+        request: the present attempt, with the names and types that are asked for.
+        report: receives the notes.
     """
     from .tree import WRAPPED
 
@@ -464,6 +542,12 @@ def _edited(value: Any, request: Attempt, report: Report) -> Any:
 def _write_value(value: Value, output: Output, layout: T7Layout, report: Report) -> list[Storage]:
     """Write one value to a `.t7`, and count and note in the report what was written.
 
+    Args:
+        value: of Lua.
+        output: of the `.t7`.
+        layout: of the `.t7`.
+        report: receives the numbers of tensors and storages, and a note on NaNs that text cannot have.
+
     Returns:
         The storages in the order of the file. The writer, which holds every table, is gone.
     """
@@ -480,14 +564,26 @@ def _write_value(value: Value, output: Output, layout: T7Layout, report: Report)
 
 
 def _fill_template(document: Document, template: Document, output: Output, request: Attempt, report: Report) -> None:
-    """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored."""
+    """Write a template with the weights of a state dict; other content of the source, such as a record, is ignored.
+
+    Args:
+        document: the source, which is or holds the state dict.
+        template: a `.t7`; its tensors receive the weights in memory, its file stays as it is.
+        output: of the target.
+        request: says whether keys may be missing, and which names and types are asked for.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+
+    Raises:
+        FormatError: the template is no `.t7`.
+        ModelError: the state dict does not fit it.
+    """
     from .template import fill_template
 
     if template.spec.values != LUA:
         raise FormatError("is not a .t7, which a template must be", file=template.path)
     content = template.content
     if content.message:
-        report.note("warning", f"of the template, {content.message}", code="trailing")
+        report.note("warning", f"of the template, {content.message}", code="trailing")  # on bytes after its values
     value = _edited(value_of(document, request, report), request, report)
     try:
         report.notes += fill_template(content.roots, value, request.partial)  # changes the template's values
@@ -503,6 +599,12 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
     """Write the `.t7` that a `.pt` was made from, by its record; return whether it was written.
 
     It is not if there is no record, or the `.pt` was changed since.
+
+    Args:
+        document: the source; only a `.pt` may have such a record.
+        output: of the `.t7`, which is read back to be checked.
+        request: with the layout that is asked for.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
 
     Raises:
         RecordError: the record was wrong; the output is not usable.

@@ -54,7 +54,20 @@ def edited(
 
 
 def _with_new_names(value: Any, edits: Edits, report: Report, limits: Limits, modules: StateDicts | None) -> Any:
-    """Return a value whose only state dict has new names; see `edited`."""
+    """Return a value whose only state dict has new names.
+
+    Where the rules need not fit, a value without a state dict, or with several, is returned as it is, with a note.
+
+    Args:
+        value: builtins with tensors in them.
+        edits: the changes, with the rules.
+        report: receives the notes.
+        limits: resource limits.
+        modules: of a Lua value, the modules that became state dicts.
+
+    Raises:
+        ModelError: there is no state dict, or several, and the rules must fit; or two keys get one name.
+    """
     try:
         state = _only_state_dict(value, modules, report.source)
     except ModelError as error:
@@ -130,7 +143,13 @@ def _renamed(value: Any, state: dict[Any, Any], edits: Edits, report: Report, li
 
 
 class _StateDictReplacer(Simplified):
-    """Rebuilds a value with another state dict in place of one."""
+    """Rebuilds a value with another state dict in place of one.
+
+    Args:
+        old: the state dict, an object in the value.
+        new: what takes its place.
+        limits: resource limits.
+    """
 
     def __init__(self, old: dict[Any, Any], new: dict[Any, Any], limits: Limits) -> None:
         super().__init__(limits, keep_classes=True)
@@ -138,7 +157,12 @@ class _StateDictReplacer(Simplified):
         self._new_state = new
 
     def make(self, value: Any, path: Path | None) -> Any:
-        """Return the new state dict for the old one, and anything else rebuilt."""
+        """Return the new state dict for the old one, and anything else rebuilt.
+
+        Args:
+            value: a part of the value that is rebuilt, not a scalar.
+            path: of the part, for the base class.
+        """
         return self._new_state if value is self._old_state else super().make(value, path)
 
 
@@ -146,6 +170,10 @@ class _Caster(Simplified):
     """Rebuilds a value with its floating-point tensors and storages in another type.
 
     The state of an optimizer stays as it is: it counts steps in floating-point tensors.
+
+    Args:
+        casts: the type, which counts the tensors that it casts.
+        limits: resource limits.
     """
 
     def __init__(self, casts: Casts, limits: Limits) -> None:
@@ -155,7 +183,12 @@ class _Caster(Simplified):
         """Number of optimizers met."""
 
     def make(self, value: Any, path: Path | None) -> Any:
-        """Return a tensor cast, and anything else rebuilt."""
+        """Return a tensor or storage cast, the state of an optimizer as it is, and anything else rebuilt.
+
+        Args:
+            value: a part of the value that is rebuilt, not a scalar.
+            path: of the part, for the base class.
+        """
         if isinstance(value, Tensor):
             return self._casts.tensor(value)
         if isinstance(value, Storage):
@@ -170,7 +203,12 @@ class _Caster(Simplified):
 
 
 def _note_casts(casts: Casts, report: Report) -> None:
-    """Note how many tensors are cast, and from which types."""
+    """Note how many tensors are cast, and from which types; or that none is.
+
+    Args:
+        casts: the type, after the value is rebuilt: with the numbers of tensors by their types.
+        report: receives the note.
+    """
     total = sum(casts.counts.values())
     if not total:
         message = f"no tensor has floating-point elements of another type than {casts.element.name}"

@@ -22,6 +22,11 @@ class Edits:
         dtype: the new type of floating-point elements, one of `CAST_TYPES`; `None` to keep theirs.
         must_fit: whether rules for names that fit nothing are an error. In a zoo, whose files differ, they are a note.
 
+    Attributes:
+        naming: the rules for names; false if there are none.
+        must_fit: as given.
+        casts: the new type, with counts of what it casts; `None` to keep the types.
+
     Raises:
         ModelError: a rule is not valid.
     """

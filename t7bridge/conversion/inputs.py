@@ -65,6 +65,7 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
 
     Args:
         inputs: one input, or a sequence with one text for each element of the table that the model takes; see above.
+        limits: resource limits, for files.
 
     Raises:
         ModelError: a text is not an input, two inputs have one name, or a file holds no tensor.
@@ -110,7 +111,12 @@ def _text_of(value: Any) -> str:
 
 
 def _input_of(text: str, limits: Limits) -> Examples:
-    """Return the input that a text describes: a table, a shape, or a file."""
+    """Return the input that a text describes: a table in brackets, a shape, or the name of a file.
+
+    Raises:
+        ModelError: it is none of these, or the file holds no tensor.
+        MissingFileError: it looks like the name of a file that is missing.
+    """
     if text.lstrip().startswith("["):
         return _from_brackets(text)
     if _SHAPE.match(text.strip()):
@@ -128,11 +134,16 @@ def _input_of(text: str, limits: Limits) -> Examples:
 
 
 def _exists(path: str) -> bool:
+    """Return whether there is such a file; of an address it is assumed, as its server would have to be asked."""
     return os.path.exists(path) or is_address(path)
 
 
 def _from_shape(text: str) -> Example:
-    """Return the input that a shape describes, with its name, type and range if it has them."""
+    """Return the input that a shape describes, with its name, type and range if it has them.
+
+    Raises:
+        ModelError: the text is not a shape, or the range is empty.
+    """
     match = _SHAPE.match(text.strip())
     shape: tuple[int, ...] = ()
     if match is not None and len(match["shape"]) < _LONGEST_SHAPE:
@@ -163,7 +174,16 @@ def _from_brackets(text: str) -> Examples:
 
 
 def _table_of_parts(part: str | list[Any], depth: int = 0) -> Examples:
-    """Return the input of a text between brackets, or of a list of such parts."""
+    """Return the input of a text between brackets, or of a list of such parts.
+
+    Args:
+        part: a shape as text, or a list of these.
+        depth: levels of lists around it.
+
+    Raises:
+        ModelError: a text is not a shape.
+        RecursionError: the lists are nested too deeply.
+    """
     if isinstance(part, str):
         return _from_shape(part.strip())
     if depth == _DEEPEST:

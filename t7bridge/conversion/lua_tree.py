@@ -78,7 +78,7 @@ class LuaTree:
     Attributes:
         value: the Lua value.
         notes: the differences between the Lua value and the original.
-        nones: number of None in lists and dicts, which Lua's tables cannot hold.
+        nones: number of None in lists and dicts: Lua's tables cannot hold them, so they are left out.
         storages: what each original storage became, by its identity.
     """
 
@@ -92,9 +92,12 @@ class _Builder(Rebuilder):
     """Builds Lua values from Python's; tables are created before their content.
 
     Args:
-        nested: as for `to_lua`.
-        keep_device: as for `to_lua`.
-        objects: as for `to_lua`.
+        nested: whether keys with dots become tables in tables.
+        keep_device: whether tensors on a CUDA device stay there.
+        objects: whether dicts that `as_tree` made of objects become these again.
+
+    Attributes:
+        tree: receives the notes, the storages and the number of Nones; its `value` is set by `to_lua`.
     """
 
     def __init__(self, nested: bool, keep_device: bool, objects: bool = False) -> None:
@@ -159,7 +162,11 @@ class _Builder(Rebuilder):
         return value
 
     def make(self, value: Any, path: Path) -> Any:
-        """Return the Lua value, or a `Fill` for a table.
+        """Return what a value that is not a scalar is in Lua, or a `Fill` for a table, whose content is still Python's.
+
+        Args:
+            value: of the Python side.
+            path: of it, for notes and errors.
 
         Raises:
             UnsupportedError: Lua has nothing for a value of this type.
@@ -198,7 +205,12 @@ class _Builder(Rebuilder):
         raise UnsupportedError(f"a value of type {kind} cannot be written to a .t7", path=str(path))
 
     def _table_of_parts(self, value: QuantizedTensor | SparseTensor, path: Path) -> Fill:
-        """Return a table to be filled with the parts of a quantized or sparse tensor."""
+        """Return a table to be filled with the parts of a quantized or sparse tensor: values, scales, indices, ….
+
+        Args:
+            value: the tensor.
+            path: of it, for notes.
+        """
         parts = parts_of(value)
         if isinstance(value, QuantizedTensor):
             element = value.tensor.element.name
@@ -212,7 +224,7 @@ class _Builder(Rebuilder):
     # Containers
 
     def _table_of_list(self, items: list[Any] | tuple[Any, ...]) -> Fill:
-        """Return a table to be filled with the items that Lua can hold, under the numbers from 1 that they have."""
+        """Return a table to be filled with the items of a list but None, under the numbers from 1 that they have."""
         keys_from_1 = numbers(len(items))
         if None not in items:
             return _table(keys_from_1, range(len(items)), items)
@@ -260,7 +272,12 @@ class _Builder(Rebuilder):
         return Fill(TorchObject(name, version, table.value), table.parts)
 
     def _table_of_entries(self, value: dict[Any, Any], path: Path) -> Fill:
-        """Return a table to be filled with the entries of a dict that Lua can hold: no None, and each key once."""
+        """Return a table to be filled with the entries of a dict that Lua can hold: no None, and each key once.
+
+        Args:
+            value: the dict; its keys become Lua's here, its items when the table is filled.
+            path: of the dict, for notes.
+        """
         table = Table()  # with its keys only; `_table` sets the values
         keys: list[Any] = []
         values: list[Any] = []
@@ -279,7 +296,12 @@ class _Builder(Rebuilder):
         return _table(table.raw_keys, keys, values, table)
 
     def _lua_key(self, key: Any, path: Path) -> Value:
-        """Return the Lua key of an entry: the key itself where Lua can look it up, or its text."""
+        """Return the Lua key of an entry: the key itself where Lua can look it up, or its text.
+
+        Args:
+            key: of a dict.
+            path: of the dict, for notes.
+        """
         is_nan = isinstance(key, float) and key != key
         if key is None or is_nan:  # Lua refuses both as keys
             self._note("info", Path(path, key), f"the key {key} is text in Lua", loss="type")
@@ -299,6 +321,7 @@ class _Builder(Rebuilder):
         return self.scalar(key_text(key), path=None, key=None)
 
     def _python_object(self, value: PythonObject, path: Path) -> Fill:
+        """Return a table to be filled with the class and content of an object; a note says that it is one."""
         message = f"an object of class {value.path} is written as a table of its content"
         self._note("warning", path, message, loss="type")
         return self._table_of_entries(plain_data(value), path)
@@ -320,7 +343,12 @@ class _Builder(Rebuilder):
         return name if self._keep_device and name.startswith("cuda") else "cpu"
 
     def _tensor(self, tensor: Tensor, path: Path) -> Tensor:
-        """Return the Lua tensor of a tensor, a view of the Lua storage; notes say what Lua has differently."""
+        """Return the Lua tensor of a tensor, a view of the Lua storage; notes say what Lua has differently.
+
+        Args:
+            tensor: of the Python side.
+            path: of it, for notes.
+        """
         device = self._device(tensor.device)
         original = self._storage_as_read(tensor, path)
         if original is None:  # without elements, as on the device `meta`
@@ -343,7 +371,13 @@ class _Builder(Rebuilder):
         return Tensor(storage.element, storage, size, stride, view.offset, device=device)
 
     def _note_other_type(self, name: str, lua_name: str, path: Path) -> None:
-        """Note that a tensor's elements have another type in Lua, if they have."""
+        """Note that a tensor's elements have another type in Lua, if they have.
+
+        Args:
+            name: of the type of its elements.
+            lua_name: of the type of those of its Lua storage, which is wide enough for all of them.
+            path: of the tensor.
+        """
         if name == "uint64" and lua_name == "float64":
             message = "uint64 is written as float64, as a number is beyond int64: exact to 2^53"
             self._note("warning", path, message, loss="precision")
@@ -352,6 +386,10 @@ class _Builder(Rebuilder):
 
     def _storage_as_read(self, tensor: Tensor, path: Path) -> Storage | None:
         """Return the storage of a tensor, conjugated and negated if the tensor is; note what else it has of Python.
+
+        Args:
+            tensor: of the Python side.
+            path: of it, for notes.
 
         Returns:
             `None` for a tensor without elements.
@@ -369,7 +407,13 @@ class _Builder(Rebuilder):
         return storage
 
     def _storage_of_view(self, storage: Storage, conj: bool, neg: bool) -> Storage:
-        """Return a storage with the elements that conjugated or negated views of it have; one for all such views."""
+        """Return a storage with the elements that conjugated or negated views of it have; one for all such views.
+
+        Args:
+            storage: the storage.
+            conj: whether the views are conjugated.
+            neg: whether they are negated.
+        """
         key = (id(storage), conj, neg)
         if key not in self._resolved:
             self._resolved[key] = resolved(storage, conj, neg)
@@ -379,6 +423,10 @@ class _Builder(Rebuilder):
         """Return the Lua value of a numpy array or scalar; of elements that only numpy has their bytes.
 
         `None` for a scalar of objects, which numpy does not load either: it has no bytes.
+
+        Args:
+            value: the array or scalar.
+            path: of it, for notes.
         """
         content = numpy_content(value, str(path))
         if isinstance(value.data, list):

@@ -147,7 +147,14 @@ class Flat:
             self.leave_out(_kind_of(item), steps)
 
     def add_own_data(self, item: Any, steps: Name) -> None:
-        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there."""
+        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there.
+
+        Data are text in the metadata, as `load_state_dict` of PyTorch would not know such tensors.
+
+        Args:
+            item: the value; its tensors are small, see `fits_metadata`.
+            steps: of its path, without the root.
+        """
         if isinstance(item, Storage):
             item = Tensor(item.element, item, size=(item.count,), stride=(1,))
         if isinstance(item, Tensor):
@@ -183,6 +190,7 @@ def flatten(
         numbers_as_tensors = False
     except _TooManyCopies:
         repeat_shared = False
+    # Once more, without what there was too much of; at most twice, as either may be too much.
     return flatten(value, limits, numbers_as_tensors=numbers_as_tensors, repeat_shared=repeat_shared)
 
 
@@ -195,7 +203,14 @@ class _TooManyCopies(Exception):
 
 
 class _Flattening:
-    """One walk through a value, for `flatten`, whose arguments it has."""
+    """One walk through a value, for `flatten`.
+
+    Args:
+        limits: resource limits.
+        numbers_as_tensors: whether numbers and lists of numbers become tensors.
+        repeat_shared: whether what is in a shared container has a name for each name of the container; otherwise for
+            the first only.
+    """
 
     def __init__(self, limits: Limits, numbers_as_tensors: bool, repeat_shared: bool) -> None:
         self._limits = limits
@@ -212,6 +227,8 @@ class _Flattening:
 
     def run(self, value: Any) -> Flat:
         """Name the tensors of a value.
+
+        The parts of containers are visited in order, each container before what is in it.
 
         Raises:
             _TooManyNumbers: numbers and lists of numbers should stay as they are.
@@ -266,6 +283,12 @@ class _Flattening:
     def _with_numbers_as_tensor(self, item: Any, path: Path) -> Any:
         """Return the tensor of a number or of a list of numbers; anything else as it is.
 
+        `number_kinds` of the result says of the tensor what it was, so that a reader can make that of it again.
+
+        Args:
+            item: the value.
+            path: of it; a number of a very long name stays a number.
+
         Raises:
             _TooManyNumbers: there are more of them than may become tensors.
         """
@@ -289,6 +312,10 @@ class _Flattening:
     def _reason_to_leave_out(self, path: Path, depth: int) -> str:
         """Return why a container that was named before is not named again at a path; empty if it is.
 
+        Args:
+            path: of the container.
+            depth: the steps of the path, which count towards the limit for names of copies.
+
         Raises:
             _TooManyCopies: the names are too long.
         """
@@ -300,6 +327,10 @@ class _Flattening:
     def _charge_name(self, depth: int, is_copy: bool) -> None:
         """Count the steps of a name: of a copy, among those of all copies; else, against the limit of work.
 
+        Args:
+            depth: the steps of the name.
+            is_copy: whether the value is in a container that was named before.
+
         Raises:
             _TooManyCopies: the names of copies are too long.
             LimitError: values are nested so deeply that their names are far longer than the file.
@@ -310,11 +341,21 @@ class _Flattening:
             self._budget.spend(max(0, depth - _FREE_STEPS))
 
     def _count_copy(self) -> None:
+        """Count a value in a container that was named before.
+
+        Raises:
+            _TooManyCopies: there are very many.
+        """
         self._flat.copy_count += 1
         if self._flat.copy_count > _MOST_COPIES:
             raise _TooManyCopies
 
     def _count_copied_steps(self, depth: int) -> None:
+        """Count the steps of a name of such a value.
+
+        Raises:
+            _TooManyCopies: their names are too long together.
+        """
         self._copied_steps += depth
         if self._copied_steps > self._limits.work:
             raise _TooManyCopies
@@ -399,7 +440,7 @@ def name_tensors(
     _note_renamed(flat, goal, report)
     _note_left_out(flat, goal, report)
     named = NamedTensors(_with_elements(flat.tensors, goal, report))
-    named.views, separate = plan_views(named.tensors)
+    named.views, separate = plan_views(named.tensors)  # `separate`: tensors whose sharing is not described
     if goal.text_bytes:
         named.metadata = texts | _restoring_hints(flat, named.tensors)
     else:
@@ -434,7 +475,13 @@ def _check_repeats(tensors: dict[Name, Tensor], limits: Limits) -> None:
 
 
 def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
-    """Note which tensors have other names; the last note that is shown counts the rest."""
+    """Note which tensors have other names; the last note that is shown counts the rest.
+
+    Args:
+        flat: the value, with the pairs of wanted and given names in `renamed`.
+        goal: the format, for the message.
+        report: receives the notes.
+    """
     not_shown = len(flat.renamed) - _MOST_LISTED
     for number, (wanted, name) in enumerate(flat.renamed[:_MOST_LISTED], 1):
         message = f"its name is taken, or {goal.title} cannot have it: written as {'.'.join(name)}"
@@ -444,7 +491,13 @@ def _note_renamed(flat: Flat, goal: FormatSpec, report: Report) -> None:
 
 
 def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
-    """Note what is not in the file, one note a kind."""
+    """Note what is not in the file, one note for each kind of value, with the first paths.
+
+    Args:
+        flat: the value, with the paths by kind in `left_out`.
+        goal: the format, for the message.
+        report: receives the notes.
+    """
     for kind, paths in flat.left_out.items():
         count = len(paths)
         message = f"left out, as {goal.title} holds tensors only"
@@ -456,7 +509,13 @@ def _note_left_out(flat: Flat, goal: FormatSpec, report: Report) -> None:
 
 
 def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the strings of a file's metadata: those of the source, and scalars as JSON under names not in use."""
+    """Return the strings of a file's metadata: those of the source, and scalars as JSON under names not in use.
+
+    Args:
+        flat: the value, with its scalars; its `renamed` receives those whose names are in use.
+        goal: the format, which has metadata.
+        metadata: the strings of the source.
+    """
     texts = {name: text for name, text in metadata.items() if name not in HINTS}  # which are made anew
     # Names are made unique twice: of steps that differ, the texts with dots between them may be the same.
     scalar_names = _UniqueNames()
@@ -541,6 +600,11 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
 def fit_names(flat: Flat, goal: FormatSpec, limits: Limits) -> None:
     """Give each tensor of `flat` a name that the format can hold and no other tensor has; `renamed` gets the new ones.
 
+    Args:
+        flat: the value; its `tensors` are replaced.
+        goal: the format: with groups, or with one text for all steps of a name.
+        limits: resource limits.
+
     Raises:
         LimitError: groups are nested so deeply that their names are far longer than the file.
     """
@@ -580,13 +644,18 @@ def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> N
             steps = names.unused(steps[:length]) + steps[length:]
             break
     groups.update(steps[:length] for length in range(1, len(steps)))
-    while steps in groups:
+    while steps in groups:  # a group has the name of this tensor
         steps = (*steps[:-1], steps[-1] + "~")
     return names.reserve(steps)
 
 
 def _leave_out_unwritable(flat: Flat, goal: FormatSpec) -> None:
-    """Move tensors without elements, and scalars where the format has no text, to what is left out."""
+    """Move tensors without elements, and scalars where the format has no text, to what is left out.
+
+    Args:
+        flat: the value, which changes.
+        goal: the format.
+    """
     for name, tensor in list(flat.tensors.items()):
         if tensor.storage is None and tensor.numel:  # as on the device `meta`
             flat.leave_out(f"tensor without elements (device {tensor.device})", name)
@@ -611,7 +680,7 @@ def check_tensors(named: NamedTensors, goal: FormatSpec, report: Report) -> None
 def _excess_of_repeats(tensors: dict[Name, Tensor], limits: Limits) -> tuple[str, str] | None:
     """Return what is allowed and what there is, in words, if tensors repeat far more bytes than their storages have.
 
-    Tensors with a stride of 0 do so. `None` if the limit holds.
+    Tensors with a stride of 0 do so, and a small file could become a huge one. `None` if the limit holds.
     """
     storages = {id(tensor.storage): tensor.storage for tensor in tensors.values()}
     stored = sum(storage.nbytes for storage in storages.values() if storage is not None)
@@ -626,6 +695,11 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
 
     A complex number is two floats, in a last dimension of 2. Tensors of other types are returned as they are: the
     writer refuses them.
+
+    Args:
+        tensors: by name.
+        goal: the format; one that names no types has all.
+        report: receives a note for each change of a type, with the first tensor and the number of the others.
     """
     result: dict[Name, Tensor] = {}
     wide_storages: dict[tuple[int, bool, bool], Storage] = {}

@@ -80,6 +80,11 @@ class Rule:
     def of(cls, old: str, new: str, option: str = "rename") -> Rule:
         """Return a rule with these two sides.
 
+        Args:
+            old: steps at the beginning of keys, or a pattern with `{}` for any text; empty for every key.
+            new: what takes their place; empty to leave them out.
+            option: the option that states the rule, for messages.
+
         Raises:
             ModelError: they do not have the same number of `{}`.
         """
@@ -147,6 +152,9 @@ class Naming:
     Args:
         renames: rules.
         strip: prefixes to leave out, before the rules apply: those that `DataParallel` (`module`) and others add.
+
+    Attributes:
+        rules: in the order in which they apply, those for prefixes first.
 
     Raises:
         ModelError: a rule is not valid.

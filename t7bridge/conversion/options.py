@@ -233,9 +233,11 @@ def takes(
     """
 
     def decorate(function: Callable[[Request], Result]) -> Callable[Arguments, Result]:
+        """Return the function that users call, with the signature and the help of the verb's options."""
         verb_name = function.__name__
 
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            """Serve a request with these arguments; in a notebook with a bar that shows the progress."""
             _replace_old_names(kwargs, getattr(request_class, "OLD_NAMES", {}), verb_name)
             request: Any = request_class(*args, **kwargs)
             for name, argument in options_of(request).items():
@@ -303,6 +305,10 @@ def _documented(text: str, options: Iterable[Option]) -> str:
     """Return a docstring whose section `Args` has each option: the help of those that it does not explain is added.
 
     One without such a section is returned as it is.
+
+    Args:
+        text: the docstring, as it stands in the source.
+        options: of the verb.
     """
     heading = text.find("Args:\n")
     start_of_line = text.rfind("\n", 0, heading) + 1

@@ -82,7 +82,10 @@ class Hashed(Output):
     """An output that hashes what is written except the elements of storages, and passes everything to another.
 
     Args:
-        target: receives it.
+        target: receives everything; `None` if only the hash is wanted.
+
+    Attributes:
+        digest: the hash of what was written so far, complete after `flush`.
     """
 
     def __init__(self, target: Output | None = None) -> None:
@@ -92,12 +95,18 @@ class Hashed(Output):
         self.digest = sha256()
 
     def _pass(self, data: memoryview) -> None:
+        """Hash what the buffer of this output holds, and pass it on."""
         self.digest.update(data)
         if self._target is not None:
             self._target.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Pass the elements of a storage on."""
+        """Pass the elements of a storage on, which are no part of the hash.
+
+        Args:
+            content: the elements.
+            done: called when they are copied, as by any output.
+        """
         if self._target is not None:
             self.flush()
             self._target.append(content, done)
@@ -132,7 +141,14 @@ def structure_of(value: Value, writer_class: type[T7Writer] = _DevicelessWriter)
 def _write_without_elements(
     output: Output, roots: list[Value], layout: T7Layout, writer_class: type[T7Writer] = T7Writer
 ) -> list[Storage]:
-    """Write values without the elements of their storages; return the storages in the order of the file."""
+    """Write values without the elements of their storages; return the storages in the order of the file.
+
+    Args:
+        output: receives the bytes.
+        roots: the Lua values.
+        layout: how they are encoded.
+        writer_class: of the writer.
+    """
     storages: list[Storage] = []
     writer = writer_class(output, layout, payloads=storages)  # adds each storage to the list, in place of its elements
     for root in roots:
@@ -157,7 +173,7 @@ def value_read_back(value: Any, report: Report, limits: Limits, *, allow_foreign
         limits: resource limits.
         allow_foreign: whether objects of all classes are written by name, as for `convert`.
     """
-    keys = StorageKeys(str)
+    keys = StorageKeys(str)  # the storages are "0", "1", … in the pickle, in the order in which it names them
     writer = PickleWriter(keys.key_and_device, allow_foreign=allow_foreign)
     pickle = writer.dumps(value)
     if writer.left_out_names or writer.refused_names:
@@ -198,6 +214,11 @@ def write_pt_record(
 def _place_in_t7(storage: Storage, tree: LuaTree, places: dict[int, int]) -> int:
     """Return the index of the storage of a `.t7` from which one of a `.pt` can be restored exactly.
 
+    Args:
+        storage: of the `.pt`.
+        tree: the Lua value of the `.t7`, which knows what each storage became.
+        places: index of each Lua storage, by identity, among those of the `.t7`.
+
     Returns:
         `_AFTER_PICKLE` if there is none.
     """
@@ -218,6 +239,10 @@ def decode_pt_record(data: bytes) -> PtRecord:
 
 def _pt_record_of(head: Any, rest: bytes) -> PtRecord:
     """Return the record of a `.pt` from its first line, decoded, and the bytes after it.
+
+    Args:
+        head: the line: the data of JSON, whatever they are.
+        rest: the bytes: the pickle, and the elements that the `.t7` does not have.
 
     Raises:
         ValueError: a value is out of range, as other errors say that one is missing or of another type: `decode_head`
@@ -555,6 +580,7 @@ def take_skeleton(
     root_count = len(roots)  # the function below must not keep the values alive
 
     def skeleton(key_of: Callable[[Storage], str]) -> Skeleton:
+        """Return the skeleton, with the keys that the storages have in the `.pt`."""
         keys = tuple(map(key_of, storages))
         return Skeleton(layout, root_count, keys, stream.getvalue(), trailing)
 

@@ -50,6 +50,13 @@ def write_shards(document: Document, goal: FormatSpec, request: Attempt) -> Repo
 def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Report:
     """Write the shards and their index, or one file without index, in one attempt; return the report.
 
+    Files of a checkpoint of this name that are not among those written are removed.
+
+    Args:
+        document: the source.
+        goal: the format of the shards.
+        request: the present attempt.
+
     Raises:
         RecordError: a record of the source was wrong; nothing was written.
     """
@@ -70,7 +77,7 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
         for shard, shard_name in zip(shards, shard_names):
-            written = home(goal.name).write(outputs[shard_name], shard)
+            written = home(goal.name).write(outputs[shard_name], shard)  # by the module of the format
             note_texts(written, shard, goal, report)
             report.tensors += written.tensors
             report.storages += written.storages
@@ -98,7 +105,12 @@ def _shard_names(name: str, count: int) -> list[str]:
 
 
 def _index_text(shards: list[NamedTensors], shard_names: list[str]) -> bytes:
-    """Return the index of a checkpoint: JSON with the shard of each tensor, and the bytes of all tensors."""
+    """Return the index of a checkpoint: JSON with the shard of each tensor, and the bytes of all tensors.
+
+    Args:
+        shards: what is in each file.
+        shard_names: the names of these files.
+    """
     shard_of_tensor: dict[str, str] = {}
     total_bytes = 0
     for shard, shard_name in zip(shards, shard_names):
@@ -156,7 +168,12 @@ def _files_replaced(folder: str, name: str) -> set[str]:
 
 
 def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
-    """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together."""
+    """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together.
+
+    Args:
+        named: all tensors, with their views and metadata.
+        most_bytes: of one shard; tensors of one storage that have more are a shard of their own.
+    """
     names_by_storage: dict[object, list[Name]] = {}
     for name in named.tensors:
         view = named.views.get(name)
@@ -170,7 +187,7 @@ def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
         if size > most_bytes:  # a shard of its own
             names_by_shard.append(names)
             continue
-        if current_bytes + size > most_bytes:
+        if current_bytes + size > most_bytes:  # the current shard is full
             names_by_shard.append(current)
             current = []
             current_bytes = 0

@@ -79,7 +79,12 @@ class Simplified(Plain):
         return value
 
     def make(self, value: Value, path: Path | None) -> Any:
-        """Return the simple form, or a `Fill`."""
+        """Return the simple form of a value that is not a scalar, or a `Fill` where it has parts to be made.
+
+        Args:
+            value: of the value that is simplified.
+            path: of the value; none where there are no paths.
+        """
         if isinstance(value, SIMPLE):
             return value
         if is_pickled_module(value):
@@ -346,7 +351,12 @@ def _note_changes(builder: Simplified, value: Any, simple: Any, report: Report) 
 
 
 def _loses_nothing(class_name: str, value: Any) -> bool:
-    """Return whether the simple form of a value has all that it had but its class."""
+    """Return whether the simple form of a value has all that it had but its class.
+
+    Args:
+        class_name: the class, as `Simplified.changed` has it.
+        value: the value before.
+    """
     if isinstance(value, python.PythonGlobal) and is_ordinary(value.path):
         return True
     return class_name.startswith(_LOSSLESS_CLASSES)

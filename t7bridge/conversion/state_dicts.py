@@ -80,8 +80,8 @@ class Coverage:
         written_views: the tensors that are in the result, as views of memory: see `place_of`.
         modules: the modules, with their paths.
         with_weights: the paths of those whose state dict is not empty; that of a criterion is.
-        noted_fields: fields with data that have notes of their own, or are next to the state dict: the identity of the
-            module, and the name. They are not counted.
+        noted_fields: fields with data that have notes of their own (`note_data`), or are next to the state dict: the
+            identity of the module, and the name of the field. The walk does not enter them.
     """
 
     written_views: set[tuple[object, ...]] = field(factory=set)
@@ -96,7 +96,7 @@ class Coverage:
             module: of Lua, or a pickled one of PyTorch.
             path: its path.
             class_name: its class, for notes.
-            replacement: what replaced it in the result, which is complete.
+            replacement: what replaced it in the result. This is complete, so that it is known where the data are.
             report: receives the notes.
         """
         self.modules.append(Path(None, Step(path), module))
@@ -154,7 +154,11 @@ class Coverage:
             report.note("info", f"{message}; --at writes one alone", code="state-dict")
 
     def _bytes_left_out(self, arrays: list[Any]) -> int:
-        """Return the bytes of the storages of arrays, each counted once, without those of tensors in the result."""
+        """Return the bytes of the storages of arrays, each counted once, without those of tensors in the result.
+
+        Args:
+            arrays: tensors, storages and numpy's arrays; the last have no storage, and do not count.
+        """
         nbytes = 0
         storages_done = {storage_id for storage_id, *_ in self.written_views}  # see `place_of`
         for array in arrays:
@@ -167,36 +171,44 @@ class Coverage:
     def _leaves(self) -> Iterator[tuple[str, Any, Path | None]]:
         """Yield the leaves in the modules that are not in the result: kind, value and, if it may be named, path.
 
-        The path is `None` inside Lua's modules: these have more leaves than anything else has in a conversion, and they
-        are counted only.
+        A leaf begins with the kind that `_inside` gives it, by the names of the fields and keys that lead to it, and
+        is yielded as:
+
+        - `GRADIENTS`, `OUTPUTS` or `BUFFERS`, if a name says so;
+        - `ATTRIBUTES`, a tensor of a module of PyTorch: these are named one by one, so that it has a path;
+        - `OTHERS`, any other tensor, and `OPTIONS`, any other leaf.
+
+        A value at several places is yielded once, with the kind of the place that the walk comes to first: only the
+        numbers in a note depend on it. The path is `None` inside Lua's modules: these have more leaves than anything
+        else has in a conversion, and they are counted only.
         """
         visited: set[int] = set()
-        stack: list[tuple[str, Any, Path | None]] = []
+        stack: list[tuple[str, Any, Path | None]] = []  # kind, value and path of what is still to be visited
         for module in self.modules:
             has_paths = not isinstance(module.value, TorchObject)
             stack.append((_UNKNOWN, module.value, module if has_paths else None))
         while stack:
             kind, value, path = stack.pop()
-            # Of PyTorch's modules, only tensors are named one by one; scalars and arrays are options.
-            kind_of_scalars = OPTIONS if kind in (_UNKNOWN, ATTRIBUTES) else kind
+            # Of PyTorch's modules, only tensors are named one by one; anything else is an option.
+            kind_of_others = OPTIONS if kind in (_UNKNOWN, ATTRIBUTES) else kind
             if isinstance(value, _SCALARS):
-                yield kind_of_scalars, value, path
+                yield kind_of_others, value, path
                 continue
             if id(value) in visited:
                 continue
             visited.add(id(value))
             if isinstance(value, LuaFunction):
-                yield OPTIONS, value, path  # its upvalues follow below, as parts of it
+                yield OPTIONS, value, path  # its code; its upvalues follow below, and are leaves of their own
             if isinstance(value, Tensor):
                 is_written = place_of(value) in self.written_views
                 if value.numel and not is_written:
                     yield OTHERS if kind == _UNKNOWN else kind, value, path
                 continue
-            if isinstance(value, (Storage, NumpyArray)):
-                yield kind_of_scalars, value, path
+            if isinstance(value, (Storage, NumpyArray)):  # by themselves: state dicts have tensors only
+                yield kind_of_others, value, path
                 continue
             if isinstance(value, QuantizedTensor) and place_of(value.tensor) in self.written_views:
-                continue
+                continue  # with its scales, which are parts of it
             for inner_kind, key, item in _inside(value, kind, self.noted_fields):
                 inner_path = Path(path, key, item) if path is not None else None
                 stack.append((inner_kind, item, inner_path))
@@ -235,7 +247,10 @@ def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterat
 
 
 def _attributes_and_parts(module: PythonObject) -> Iterator[tuple[Any, Any]]:
-    """Yield name and value of the parameters, buffers and modules of a pickled module, then of its other attributes."""
+    """Yield name and value of the parameters, buffers and modules of a pickled module, then of its other attributes.
+
+    A pickled module has the first three in dicts, its attributes `_parameters`, `_buffers` and `_modules`.
+    """
     attributes = attributes_of(module)
     for part in MODULE_PARTS:
         yield from attributes[part].items()
@@ -253,17 +268,28 @@ def _kind_of_key(key: str | bytes) -> str:
 
 @lru_cache(1024)
 def _field_name(key: bytes) -> str:
+    """Return the name of a field as text; remembered, as the modules of a file have the same few fields."""
     return key.decode("utf-8", "backslashreplace")
 
 
 @lru_cache(1024)
 def _kind_of_field(name: str, is_scratch_of_class: bool) -> str:
-    """Return the kind of what a field of a module holds; `_UNKNOWN` if its name does not say."""
+    """Return the kind of what a field of a module holds; `_UNKNOWN` if its name does not say.
+
+    Args:
+        name: of the field.
+        is_scratch_of_class: whether the entry of the module's class says that the field is a buffer for computations.
+    """
     return _kind_of(name, is_scratch_of_class or is_scratch(name))
 
 
 def _kind_of(name: str, is_scratch_field: bool = False) -> str:
-    """Return the kind of what a field of this name holds; `_UNKNOWN` if its name does not say."""
+    """Return the kind of what a field of this name holds; `_UNKNOWN` if its name does not say.
+
+    Args:
+        name: of the field, or a key of a table that is a name.
+        is_scratch_field: whether the field is known as a buffer for computations.
+    """
     if name.startswith(_GRADIENT_PREFIXES):
         return GRADIENTS
     if name in _OUTPUT_FIELDS:
@@ -357,7 +383,15 @@ def note_data(data: Iterable[tuple[str, str, Any]], report: Report, where: str =
 
 
 class StateDicts:
-    """Creates the state dict of each outermost nn module, once for a shared module."""
+    """Creates the state dict of each outermost nn module, once for a shared module.
+
+    Args:
+        roots: the values of a `.t7`.
+        report: receives the notes.
+
+    Attributes:
+        paths: the first path of each outermost module, by its identity.
+    """
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
@@ -366,7 +400,10 @@ class StateDicts:
         """Each module with its state dict, and with what replaced it."""
 
     def replace(self, obj: TorchObject) -> Replacement | None:
-        """Return the state dict of a module, and its other data; `None` for any other object. For `as_tree`."""
+        """Return the state dict of a module, and its other data; `None` for any other object.
+
+        `as_tree` calls it, once for each object that it comes to: for outermost modules, as it does not enter them.
+        """
         if not is_module(obj):
             return None
         state = state_dict(obj, self.paths.get(id(obj), "root"))

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 def write_python_values(document: Document, output: FileOutput, request: Attempt, report: Report) -> None:
     """Write the values of a file as a `.pt`: with state dicts in place of modules, as a tree, or from its record.
 
+    Args:
+        document: the file.
+        output: of the `.pt`.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+
     Raises:
         RecordError: a record in the source was wrong; the output is not usable.
     """
@@ -61,7 +67,14 @@ def write_python_values(document: Document, output: FileOutput, request: Attempt
 
 
 def _write_from_python(document: Document, writer: _PtWriter, request: Attempt, report: Report) -> None:
-    """Write Python values or named tensors as a `.pt`, with state dicts in place of modules unless in `tree` mode."""
+    """Write Python values or named tensors as a `.pt`, with state dicts in place of modules unless in `tree` mode.
+
+    Args:
+        document: the source.
+        writer: of the `.pt`.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     report.mode = "copy"
     value = value_of(document, request, report)
     if request.mode == "auto":
@@ -76,6 +89,13 @@ def _write_from_lua(
     document: Document, output: FileOutput, writer: _PtWriter, request: Attempt, report: Report
 ) -> None:
     """Write Lua values as a `.pt`, with the record of the `.t7` where it can be restored from one.
+
+    Args:
+        document: the `.t7`, whose values are released where they are no longer needed.
+        output: of the `.pt`; read back if the value was restored from a record, which is checked so.
+        writer: on this output.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
 
     Raises:
         RecordError: the record in the source was wrong.
@@ -177,8 +197,8 @@ def python_value(
 
     Args:
         content: the file.
-        request: of the conversion.
-        report: receives the mode and notes.
+        request: the present attempt: with its mode, and whether records are used and trusted.
+        report: receives the mode of the result (`record`, `state dict` or `tree`) and notes.
         with_record: whether a record of the `.t7` is to be written, if there can be one.
         unnamed_data: place of the data of a module that no key names: `DROPPED`, `MERGED` or `WRAPPED` of `tree`.
     """
@@ -221,7 +241,16 @@ def _note_several_and_trailing(content: T7File, report: Report) -> None:
 
 
 def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue | None:
-    """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since."""
+    """Return the value of the `.pt` that a `.t7` was made from; `None` if the `.t7` was changed since.
+
+    Args:
+        content: the `.t7`, with the record of the `.pt` after its value.
+        request: says what is written; a `.pt` alone is read back, and its value checked only then.
+        report: receives the mode, and notes.
+
+    Raises:
+        CorruptError: the record cannot be read, or does not match the file.
+    """
     from .records import original_pt
 
     # A `.pt` made by a record is read back and compared. Other targets and edited values are not: they are checked now.
@@ -241,18 +270,36 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
 def write_named_tensors(
     document: Document, output: FileOutput, goal: FormatSpec, request: Attempt, report: Report
 ) -> None:
-    """Write the tensors of a file under names."""
+    """Write the tensors of a file under names, with a note on each text for which the format has no room.
+
+    Args:
+        document: the file.
+        output: of the target.
+        goal: a format of named tensors.
+        request: the present attempt.
+        report: receives the mode, the notes, and the numbers of tensors and storages.
+    """
     from .state_dicts import note_texts
 
     named = named_value(document, goal, request, report)
     report.mode = "tensors"
-    written = home(goal.name).write(output, named)
+    written = home(goal.name).write(output, named)  # by the module of the format
     report.tensors, report.storages = written.tensors, written.storages
     note_texts(written, named, goal, report)
 
 
 def named_value(document: Document, goal: FormatSpec, request: Attempt, report: Report) -> NamedTensors:
-    """Return the tensors of a file as a format of named tensors receives them, with notes about the rest."""
+    """Return the tensors of a file as a format of named tensors receives them, with notes about the rest.
+
+    Args:
+        document: the file, with its metadata.
+        goal: the format.
+        request: the present attempt.
+        report: receives the notes.
+
+    Raises:
+        NoTensorError: there is no tensor.
+    """
     from .named_tensors import check_tensors, name_tensors
 
     value = plain_value(document, request, report)
@@ -297,8 +344,10 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
 
         def differences_from(attempt: Attempt) -> list[str]:
+            """Return what the output has otherwise than this attempt makes it of the input."""
             report = Report(document.path, target, document.format, written.format)
             named = named_value(document, written.spec, attempt, report)
+            # By the module of the format, which reads the output with the library of those who define it.
             messages: list[str] = home(written.format).differences(target, named)
             return messages
 
@@ -316,10 +365,16 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
         source: the input.
         target: a file made from it, in any format.
         limits: resource limits for both.
-        **options: of the conversion.
+        **options: of the conversion; those that change names and types (`rename`, `strip`, `dtype`) are what counts.
+
+    Returns:
+        A sentence for each tensor of the input that is missing in the output, or that has another type, shape or
+        elements. Tensors that only the output has are not asked for.
     """
     with open_document(target, limits=limits) as written, open_document(source, limits=limits) as document:
-        # Tables of Lua that were made of Python values have the data of a module and its state dict in a table of both.
+        # A `.t7` made of Python values has a module with data of its own as a table of both: its weights are named
+        # `state_dict.0.weight` there, which is what `WRAPPED` makes of the input. Any other target has them as
+        # `0.weight`, with the data elsewhere or nowhere, as `DROPPED` has them.
         are_tables = written.spec.values == LUA and document.spec.values != LUA
         expected = _named_as_asked(document, options, WRAPPED if are_tables else DROPPED, limits)
         found = _named_as_asked(written, {}, DROPPED, limits)
@@ -333,7 +388,17 @@ def edited_differences(source: str, target: str, limits: Limits, **options: Any)
 
 
 def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, limits: Limits) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, with the changes that options of a conversion ask for."""
+    """Return the tensors of a file by name, with the changes that options of a conversion ask for.
+
+    Args:
+        file: the file.
+        options: of `convert`, by name.
+        unnamed_data: place of the data of a module that no key names, see `plain_value`.
+        limits: resource limits.
+
+    Raises:
+        RecordError: a record of the file is wrong.
+    """
     from .named_tensors import flatten
 
     # With a record of the source, `convert` checks the `.pt` by reading it back. Nothing is written here, so that the
@@ -347,6 +412,10 @@ def _fault_of(tensor: Tensor, wanted: Tensor) -> str:
     """Return how a tensor of an output differs from the one that was asked for, as the end of a sentence.
 
     Empty if it does not, but for what Lua lacks.
+
+    Args:
+        tensor: that of the output.
+        wanted: that of the input, with the type that was asked for.
     """
     if wanted.element.name == "bfloat16" and tensor.element.name != "bfloat16":  # Lua has it as float32
         tensor = Casts("bfloat16").tensor(tensor)
@@ -405,7 +474,17 @@ def write_value(output: FileOutput, value: Any, goal: FormatSpec, layout: T7Layo
 
 
 def _write_as_named_tensors(output: FileOutput, value: Any, goal: FormatSpec, report: Report) -> None:
-    """Write the tensors of a value under their paths, those of Lua's modules under the keys of their state dicts."""
+    """Write the tensors of a value under their paths, those of Lua's modules under the keys of their state dicts.
+
+    Args:
+        output: the file.
+        value: of Lua, or builtins with tensors in them.
+        goal: a format of named tensors.
+        report: receives the notes.
+
+    Raises:
+        NoTensorError: there is no tensor.
+    """
     from .named_tensors import check_tensors, name_tensors
     from .state_dicts import StateDicts, note_texts
 

@@ -59,6 +59,7 @@ _BATCH_COUNTER = "num_batches_tracked"
 _NO_STATE: Any = object()
 """The state dict of a path that the `.pt` does not have."""
 _Note = Callable[[str, str], None]
+"""Receives level and message of a note."""
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 """Prefixes that `DataParallel` and `torch.compile` add to every key."""
 
@@ -69,7 +70,7 @@ class _Model:
 
     Attributes:
         obj: the module.
-        expected: its state dict: the keys and shapes expected.
+        expected: its state dict in `auto` mode: keys, shapes, and Lua's tensors that are to be filled.
         path: its first path.
         states: the state dicts in the `.pt` for it; several if it occurs at several paths.
     """
@@ -111,6 +112,10 @@ def fill_template(roots: list[Value], value: Any, partial: bool = False) -> list
 def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
     """Return the state dict that a value of a `.pt` is or wraps, or that of a pickled module; `None` if there is none.
 
+    Args:
+        value: of the `.pt`, or what it has under one of the usual keys.
+        depth: how many of these keys lead to it.
+
     Raises:
         ModelError: a checkpoint holds several.
     """
@@ -140,7 +145,7 @@ def state_dict_in(value: Any, depth: int = 0) -> dict[str, Any] | None:
 def _places_inside(template: Any, value: Any) -> list[tuple[Any, Any, Any]]:
     """Return the places in a dict or list of the template: key, content there, and the `.pt`'s value there.
 
-    The value is `_NO_STATE` where the `.pt` has no such place.
+    The last is `_NO_STATE` where the `.pt` has no such place.
     """
     if isinstance(template, dict):
         values = value if isinstance(value, dict) else {}
@@ -167,17 +172,23 @@ class _DerivedTensor(NamedTuple):
 
 
 class _ModulesAndStates:
-    """A walk through the template and the `.pt` together, which finds the state dict at the place of each module."""
+    """A walk through the template and the `.pt` together, which finds the state dict at the place of each module.
+
+    It serves one call of `find`.
+    """
 
     def __init__(self) -> None:
         self._models: dict[int, _Model] = {}
+        """The modules of the template, by the identity of Lua's object."""
         self._visited: set[tuple[int, int]] = set()
+        """The pairs of containers compared before, by identity: both values may contain themselves."""
         self._keys_to_states: dict[int, tuple[Path, set[Any]]] = {}
         """The containers of the `.pt` around state dicts: the path of each, and its keys that lead to state dicts.
 
         By the identity of the path.
         """
         self._ignored_names: list[str] = []
+        """The keys of checkpoints beside their state dicts."""
 
     def find(self, roots: list[Value], value: Any) -> tuple[list[_Model], list[str]]:
         """Return the modules, and the names of the `.pt`'s content that is ignored.
@@ -193,7 +204,7 @@ class _ModulesAndStates:
         return list(self._models.values()), [*self._ignored_names, *self._beside_containers()]
 
     def _replace(self, obj: TorchObject) -> _Model | None:
-        """Return the one `_Model` of a module, `None` for any other object; for `as_tree`."""
+        """Return the one `_Model` of a module, which takes its place in the tree; `None` for any other object."""
         if not is_module(obj):
             return None
         if id(obj) not in self._models:
@@ -244,7 +255,7 @@ class _ModulesAndStates:
             path = path.parent
 
     def _beside_containers(self) -> list[str]:
-        """Return the names of what stands beside the keys that lead to state dicts."""
+        """Return the names of what stands beside the keys that lead to state dicts; items of lists have no names."""
         names: list[str] = []
         for path, keys in self._keys_to_states.values():
             if isinstance(path.value, dict):
@@ -282,6 +293,10 @@ class _Filling:
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
 
+        Args:
+            roots: the values of the template.
+            value: of the `.pt`.
+
         Raises:
             ModelError: see `fill_template`.
         """
@@ -318,6 +333,10 @@ class _Filling:
 
         The `.pt` has no state dict where `auto` mode would have put it. Other modules keep their values.
 
+        Args:
+            models: the modules of the template; one gets a state dict, others expect none of their keys any more.
+            value: of the `.pt`.
+
         Raises:
             ModelError: there is no state dict, or there are several modules.
         """
@@ -346,6 +365,10 @@ class _Filling:
         """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
 
         `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+
+        Args:
+            model: the module.
+            state: of the `.pt`; empty for a module without one.
         """
         state = plain_keys(model.obj, model.expected, state, self._note)
         tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
@@ -363,6 +386,10 @@ class _Filling:
         """Return the tensors of a state dict that have the key and the shape of one in a module.
 
         `_missing` and `_mismatches` get a line for each other tensor of the module.
+
+        Args:
+            model: the module.
+            state: of the `.pt`, under the keys of `auto` mode as far as they are known.
         """
         expected = model.expected.tensors
         tensors: dict[str, Tensor] = {}
@@ -473,10 +500,10 @@ class _Filling:
             if param is None or param.kind != "derived" or _counts_batches(key):
                 continue
             tensor = tensors.pop(key, None)
-            if not param.adds_to:
+            if not param.adds_to:  # it is computed: now, from Lua's old values, to see later what changed
                 self._derived.append(_DerivedTensor(model.label(key), origin, recomputed(origin), tensor))
             elif tensor is not None:
-                # Lua has one bias where PyTorch has two, whose sum it is.
+                # Lua has one bias where PyTorch has two, whose sum it is: `adds_to` names the one with the sum.
                 key_of_sum = key.removesuffix(param.name) + param.adds_to
                 if key_of_sum not in current:  # a layer without biases in Lua
                     continue
@@ -511,6 +538,7 @@ class _Filling:
         self._note_precision("warning", "with numbers that Lua's element type cannot hold", names_by_loss["changed"])
 
     def _note_precision(self, level: str, what_happened: str, names: list[str]) -> None:
+        """Note the tensors to which something happened, the end of a sentence; nothing if there are none."""
         if names:
             message = f"{counted(len(names), 'tensor')} {what_happened}: {_listed(names)}"
             self._note(level, message, loss="precision", code="precision")
@@ -529,6 +557,7 @@ def _is_derived(origin: Origin) -> bool:
 
 
 def _counts_batches(key: Any) -> bool:
+    """Return whether a key is that of PyTorch's batch counter."""
     return isinstance(key, str) and key.rpartition(".")[2] == _BATCH_COUNTER
 
 
@@ -542,12 +571,18 @@ def _modules_to_fill(models: list[_Model]) -> list[_Model]:
 
 
 def _is_criterion(obj: TorchObject) -> bool:
+    """Return whether a module is a criterion, by its class."""
     layer = layer_of(obj.class_name)
     return layer is not None and layer.kind == "criterion"
 
 
 def _keys_beside(value: Any, state: dict[str, Any]) -> list[str]:
-    """Return the keys of a checkpoint besides those that may hold its state dict; none if it is the state dict."""
+    """Return the keys of a checkpoint besides those that may hold its state dict; none if it is the state dict.
+
+    Args:
+        value: the checkpoint.
+        state: the state dict that was found in it.
+    """
     if not isinstance(value, dict) or value is state:
         return []
     return [_key_as_text(key) for key in value if key not in _WRAPPER_KEYS]
@@ -596,8 +631,8 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
     Args:
         obj: the module.
-        wanted: its own state dict.
-        state: the returning state dict.
+        wanted: its own state dict, whose `origins` have all keys of `auto` mode.
+        state: the state dict of the `.pt`, which comes back to Lua.
         note: receives level and message of notes.
 
     Raises:
@@ -626,7 +661,15 @@ def plain_keys(obj: TorchObject, wanted: StateDict, state: dict[Any, Any], note:
 
 
 def _without_wrapper_prefixes(state: dict[Any, Any], wanted: StateDict, note: _Note) -> dict[Any, Any]:
-    """Return a state dict without the prefixes that wrappers of PyTorch add to all keys; see `plain_keys`."""
+    """Return a state dict without the prefixes that wrappers of PyTorch add to all keys, `module.` for example.
+
+    A prefix that keys of the module itself have is no wrapper's.
+
+    Args:
+        state: the state dict.
+        wanted: the module's own.
+        note: receives level and message of notes.
+    """
     for prefix in _WRAPPER_PREFIXES:
         if not state or not all(isinstance(key, str) and key.startswith(prefix) for key in state):
             continue
@@ -638,7 +681,13 @@ def _without_wrapper_prefixes(state: dict[Any, Any], wanted: StateDict, note: _N
 
 
 def _from_recorded(record: Recorded, wanted: StateDict, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
-    """Return a state dict with recorded keys under those of `auto` mode; see `plain_keys`.
+    """Return a state dict with recorded keys under those of `auto` mode.
+
+    Args:
+        record: the keys that the module had in PyTorch, and how its tensors became Lua's.
+        wanted: the module's own state dict, with the keys of `auto` mode.
+        state: the state dict, all of whose keys are recorded.
+        note: receives level and message of notes.
 
     Raises:
         ModelError: the tensors have other shapes than the recorded ones, or tied ones differ.
@@ -654,6 +703,11 @@ def _from_recorded(record: Recorded, wanted: StateDict, state: dict[Any, Any], n
 
 def _from_model_file(obj: TorchObject, state: dict[Any, Any], note: _Note) -> dict[Any, Any]:
     """Return a state dict with the keys of a module's `model.py` under those of `auto` mode; any other is unchanged.
+
+    Args:
+        obj: the module, of which the `model.py` is made again for its keys.
+        state: the state dict.
+        note: receives level and message of notes.
 
     Raises:
         ModelError: its tensors have other shapes than those of the `model.py`, or tied ones differ.
@@ -679,6 +733,10 @@ def _differences_of_model_file(model_file: Generated, state: dict[Any, Any]) -> 
     """Return what does not fit in a state dict with the keys of a `model.py`, a line each.
 
     These are tensors of other shapes; if there are none, keys of one tensor in the model that have different values.
+
+    Args:
+        model_file: the `model.py`, with the tensors by key, and the keys of each tensor of the model.
+        state: a state dict with exactly these keys.
     """
     wrong: list[str] = []
     for key, expected in model_file.tensors.items():
@@ -735,6 +793,7 @@ def _under_keys(wanted: Iterable[str], state: dict[Any, Any], note: _Note) -> di
 
 
 def _with_other_prefix(key: Any, old: str, new: str) -> Any:
+    """Return a key with one prefix in place of another; one without that prefix as it is."""
     if isinstance(key, str) and key.startswith(old):
         return new + key.removeprefix(old)
     return key  # a batch counter that is named otherwise

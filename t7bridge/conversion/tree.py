@@ -78,7 +78,7 @@ Replace = Callable[[TorchObject], Any]
 
 
 def python_scalar(value: Value) -> Any:
-    """Return a Lua scalar as the equal Python value; see the module's table."""
+    """Return a Lua scalar as the equal Python value: a whole number as an integer, bytes as text if they are UTF-8."""
     if type(value) is float:
         # Python's int has no -0.
         is_negative_zero = value == 0 and str(value) == "-0.0"
@@ -117,7 +117,7 @@ def fits_metadata(value: Any) -> bool:
     """Return whether data of a module can be text in metadata: its tensors and arrays are small, and of real numbers.
 
     Args:
-        value: of either side.
+        value: Lua's or Python's, with everything in it.
     """
     visited: set[int] = set()
     stack = [value]
@@ -140,7 +140,7 @@ def fits_metadata(value: Any) -> bool:
                 return False
         elif isinstance(item, (set, frozenset)):
             stack += item
-        else:
+        else:  # containers and objects; other values have no entries
             stack += [inner for _, inner in entries(item)]
     return True
 
@@ -163,7 +163,7 @@ class Tree(Rebuilder):
         """The replacements that have data to place, by the identity of the object replaced."""
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
-        """Return Python's scalar."""
+        """Return Lua's scalar as Python's, wherever it is: whole numbers as integers, text as `str` if it is UTF-8."""
         return python_scalar(value)
 
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
@@ -236,7 +236,10 @@ class Tree(Rebuilder):
         return state_dict
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return the list or dict that a value becomes, to be filled; a tensor or storage as it is."""
+        """Return the list or dict that a value of Lua becomes, to be filled; a tensor or storage as it is.
+
+        A Torch object becomes its replacement, if `replace` returns one.
+        """
         if isinstance(value, Table):
             items = value.sequence()  # `None` if the keys are not 1 to n
             return self._dict({}, value) if items is None else fill_list(items)
@@ -288,6 +291,10 @@ def _can_be_dict_keys(keys: list[Any], other_keys: set[Any]) -> bool:
     """Return whether the keys of a Lua table can be keys of one Python dict, together with its other keys.
 
     Keys that differ in Lua may be one in Python: 1 and True are.
+
+    Args:
+        keys: of the table, its scalars as Python's.
+        other_keys: those that the dict has already, `__class__` of an object for example.
     """
     for key in keys:
         # Tensors and storages are hashed by identity, as in Lua.
@@ -345,11 +352,14 @@ class Plain(Tree):
         return super().run(root)
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
-        """Return Python's scalar."""
+        """Return Lua's scalar as Python's, wherever it is; a scalar of Python as it is."""
         return python_scalar(value) if self._is_lua else value
 
     def make(self, value: Value, path: Path) -> Any:
-        """Return the plain value, or a `Fill`; a value of no class below stays as it is."""
+        """Return what a value that is not a scalar becomes, or a `Fill` for a container.
+
+        A value of no class below goes to `constant`, which returns it as it is unless it is one.
+        """
         # Subclasses come before their base classes: Counter and OrderedDict are dicts.
         if isinstance(value, (Tensor, Storage)):
             return self._tensor(value)
@@ -382,7 +392,12 @@ class Plain(Tree):
         return self.constant(value)
 
     def _completed(self, original: Any, parts: list[Any]) -> Any:
-        """Return a tuple or set of the original's kind, of its parts, which are converted and filled."""
+        """Return a tuple or set of the original's kind, of its parts, which are converted and filled.
+
+        Args:
+            original: the tuple or set before.
+            parts: its converted items, in the same order.
+        """
         if isinstance(original, (set, frozenset)):
             kind = frozenset if isinstance(original, frozenset) else set
             try:

@@ -27,6 +27,11 @@ from .request import Attempt
 def value_of(document: Document, request: Attempt, report: Report) -> Any:
     """Return the value of a file that holds Python values or named tensors, and note what the file has besides.
 
+    Args:
+        document: the file.
+        request: the present attempt: says whether recorded types are used, and whether there is a `config.json`.
+        report: names the format of the target; receives the notes.
+
     Raises:
         UnsupportedError: a tensor is one process's part of a tensor.
     """
@@ -44,7 +49,14 @@ def value_of(document: Document, request: Attempt, report: Report) -> Any:
 
 
 def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt, report: Report) -> Any:
-    """Return a value with the element types and numbers that the metadata of its file record, where they fit."""
+    """Return a value with the element types and numbers that the metadata of its file record, where they fit.
+
+    Args:
+        value: of the file.
+        metadata: the strings of the file; those under the keys of `HINTS` record the types.
+        request: the present attempt: says whether records are used, and whether they are checked before that.
+        report: names the format of the target; receives a note on the tensors whose elements are of other types.
+    """
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
@@ -73,7 +85,13 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
 
 
 def _note_metadata_left_out(metadata: dict[str, str], request: Attempt, report: Report) -> None:
-    """Note the strings of a file's metadata that the target has no place for."""
+    """Note the strings of a file's metadata that the target has no place for.
+
+    Args:
+        metadata: the strings by name; those of `HINTS`, which say what the tensors were, are not the user's.
+        request: says whether there is a `config.json`, which has the string `config`.
+        report: names the format of the target; receives the note.
+    """
     from ..values.widened import HINTS
 
     goal = FORMATS[report.target_format]
@@ -90,7 +108,12 @@ def _note_metadata_left_out(metadata: dict[str, str], request: Attempt, report: 
 
 
 def note_states(value: Any, report: Report) -> None:
-    """Note which state dicts are inside a value, unless it is one, or a note on modules says so already."""
+    """Note which state dicts are inside a value, unless it is one, or a note on modules says so already.
+
+    Args:
+        value: builtins with tensors in them, as it is written.
+        report: with the notes so far; receives this one.
+    """
     is_noted = any(note.code == "state-dict" for note in report.notes)
     if is_noted or not isinstance(value, (dict, list, tuple)):
         return
@@ -203,6 +226,10 @@ def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:
 
 def array_of(value: NumpyArray | NumpyScalar, path: str = "") -> NumpyArray:
     """Return a numpy array as it is, and a numpy scalar as an array without dimensions.
+
+    Args:
+        value: the array or scalar.
+        path: of the value, for the error.
 
     Raises:
         CorruptError: a scalar's bytes do not fit its type.

@@ -62,6 +62,11 @@ def _values(source: Readable, limits: Limits, mmap: bool = False) -> list[Any]:
     """Return all values of a file, with the numbers and element types that its metadata record.
 
     A recorded type is used only where it can represent all elements of the tensor.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        limits: resource limits.
+        mmap: whether elements are mapped into memory instead of read.
     """
     with inputs_protected():
         document = formats.open(source, limits=limits)

@@ -155,7 +155,14 @@ def _format_facts(document: Any) -> dict[str, Any]:
 
 
 def _number_facts(roots: list[Value]) -> dict[str, Any]:
-    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes."""
+    """Return facts for the header: the age of nn, the numbers of values, modules, tensors, bytes, and unused bytes.
+
+    Args:
+        roots: all values of the file.
+
+    Returns:
+        Facts by the words of the header; those on nn, on modules and on unused bytes only where there are such.
+    """
     values = 0
     modules = 0
     tensors = 0
@@ -198,7 +205,13 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
     """Return the models in a value, and the blocks of the whole: of one model, or a group with several.
 
-    Without models, the blocks are those of the keys of a state dict. There are none if there is neither, or too many.
+    Without models, the blocks are those of the keys of a state dict. Both lists are empty if there is neither, or if
+    there are more blocks than the limits allow.
+
+    Args:
+        value: of a file, or a part of it.
+        path: its path in the file.
+        limits: resource limits.
     """
     try:
         models = models_in(value, path, limits)
@@ -263,7 +276,12 @@ def _torch_class(block: Block) -> str:
 
 
 def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths."""
+    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths.
+
+    Args:
+        blocks: with the weights; without any in them, all tensors of the value count.
+        value: what the summary is about.
+    """
     tensors = [(weight.key, weight.tensor) for block in blocks for weight in block.weights]
     if not tensors:
         tensors = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
@@ -305,7 +323,7 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
         is_root = depth == 0
         has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
         if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
-            continue
+            continue  # nothing of it is outside of the models
         if has_lines_of_entries:
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
@@ -326,7 +344,13 @@ def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:
 
 
 def _has_lines_of_entries(value: Value, inside: list[tuple[str, Value]], depth: int) -> bool:
-    """Return whether the entries of a value have lines of their own."""
+    """Return whether the entries of a value have lines of their own: always those of the root, else a few.
+
+    Args:
+        value: the value.
+        inside: its first entries, by their steps; more than `_FEW_ENTRIES` if it has more.
+        depth: levels around it.
+    """
     if depth == 0:
         return True
     return depth < _DEEPEST and len(inside) <= _FEW_ENTRIES and not _is_list_or_vocabulary(value, inside)
@@ -350,7 +374,7 @@ def _entries(value: Value) -> Iterator[tuple[str, Value]]:
 
 
 def _entry_count(value: Value) -> int:
-    """Return the number of entries of a value; 0 for one without, and for objects of Python."""
+    """Return the number of entries of a table, dict, list or tuple, of the fields of an object; 0 for other values."""
     if isinstance(value, TorchObject):
         value = value.fields
     elif isinstance(value, TdsHash):
@@ -393,7 +417,12 @@ _LONGEST_LINE = 160
 
 
 def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
-    """Return a value in a few words; a vocabulary with its first entries."""
+    """Return a value in a few words; a list of plain values or a vocabulary with its first entries.
+
+    Args:
+        value: the value.
+        inside: its first entries, by their steps; none where they are not shown.
+    """
     text = short_summary(value)
     if _is_list_or_vocabulary(value, inside):
         first_entries = [f"{step.lstrip('.')}={short_summary(item)[:20]}" for step, item in inside[:_FIRST_ENTRIES]]
@@ -406,7 +435,12 @@ def _described(value: Value, inside: list[tuple[str, Value]]) -> str:
 
 
 def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
-    """Return input, output, parameters, skips and sharing for the header."""
+    """Return input, output, parameters, branches, skips and sharing for the header; what there is not is left out.
+
+    Args:
+        blocks: of the whole, which is the first.
+        shapes: of the model, as text.
+    """
     shape_of_input = shapes.input
     if shape_of_input and shapes.is_guess:
         shape_of_input += " (a guess from the layers)"
@@ -420,6 +454,13 @@ def outline_lines(
     source: Readable, at: str | None, depth: int | None, items: int | None, limits: Limits
 ) -> Iterator[str]:
     """Yield the outline of the values of a file, or of what is at a path in the first.
+
+    Args:
+        source: a path, bytes, or a binary file object.
+        at: the path; `None` for all values.
+        depth: levels that are shown; `None` or 0 for `OUTLINE_DEPTH`.
+        items: entries of each container that are shown; `None` or 0 for `OUTLINE_ITEMS`.
+        limits: resource limits.
 
     Raises:
         ModelError: nothing is at the path.

@@ -71,14 +71,15 @@ def load_module(
         require_torch()
         from ..torchmodules.build import live_module
 
-        place = None
+        place = None  # all on the CPU
         if map_location is not None:
             if not (callable(map_location) or isinstance(map_location, Mapping)):
                 map_location = str(map_location)  # of a `torch.device`
             place = device_mapper(map_location, keep_device=False)
 
         def keys_of_model_file() -> Recorded:
-            # Called only if cells were recognized, whose state dict has the keys of `model.pt`: generating takes time.
+            """Return the record by which the module's state dict gets the keys of the `model.pt` of `write_module`."""
+            # `live_module` calls it only if cells were recognized: generating takes time.
             return generate(module, path, index_base=index_base, limits=limits, only_keys=True).record()
 
         return live_module(module, path, index_base, limits, place, lift, keys_of_model_file)
@@ -105,7 +106,11 @@ def one_module(
 
 
 def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a `.t7` file to take a module from it.
+    """Open a `.t7` file to take a module from it, and warn if it is incomplete.
+
+    Args:
+        source: a path, bytes, a binary file object, or an open document.
+        limits: resource limits.
 
     Raises:
         FormatError: the file is damaged, or in no supported format.

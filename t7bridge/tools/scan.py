@@ -197,7 +197,7 @@ def scan(request: Scan) -> ScanReport:
 
 
 def _scan_folder(folder: str, limits: Limits) -> ScanReport:
-    """Scan every file of a folder, and of those inside it."""
+    """Scan every file of a folder, and of those inside it; an unpacked archive as a whole, not file by file."""
     report = ScanReport(folder, "folder")
     paths = list(_files_in(folder))
     if not paths:
@@ -240,7 +240,12 @@ def _files_in(folder: str) -> Iterator[str]:
 
 
 def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a file of a folder, which may be no model: text and pictures are passed over.
+    """Scan a file of a folder or archive, which may be no model: text and pictures are passed over.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        report: with the name of the file; receives format and findings. Of a file that is passed over it gets none.
 
     Raises:
         T7BridgeError: the file cannot be read, though its name or its first bytes are those of a model.
@@ -260,7 +265,16 @@ def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> No
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a file of any format."""
+    """Scan a file of any format.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        report: receives format and findings, also if an error is raised.
+
+    Raises:
+        T7BridgeError: the file is damaged, or in no known format.
+    """
     signature = identify(source.read(0, HEAD_BYTES))
     if signature is None or signature.kind not in ("zip", "tar"):
         # Other readers would take it for an archive if it ends as one, and load what was not scanned.
@@ -294,6 +308,11 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
 
 def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanReport) -> None:
     """Scan the members of a zip archive of another program, such as a checkpoint of stable-baselines.
+
+    Args:
+        other: the archive.
+        limits: resource limits.
+        report: receives the findings, with the names of the members before their paths, and the first error of one.
 
     Raises:
         UnknownFormatError: none of them is a file of a known format.
@@ -329,7 +348,13 @@ def _add_findings_of_inner(report: ScanReport, inner: ScanReport, name: str) -> 
 
 
 def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> None:
-    """Scan the members of a numpy archive: numpy recognizes arrays by their first bytes, whatever their names."""
+    """Scan the members of a numpy archive: numpy recognizes arrays by their first bytes, whatever their names.
+
+    Args:
+        archive: the archive.
+        limits: resource limits.
+        report: receives the findings.
+    """
     for name, member in archive.members.items():
         source, start = archive.span(name)
         head = source.read(start, min(HEAD_BYTES, member.size))
@@ -396,6 +421,11 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
 def _judge_content(reader: PtReader, limits: Limits, report: ScanReport) -> None:
     """Read all pickles of a `.pt`, so that the reader has judged their names; add findings on what is no pickle.
 
+    Args:
+        reader: of the file; its `judged` and `uses` have what the safe loader refuses afterwards.
+        limits: resource limits.
+        report: receives the findings on programs, and on members that cannot be read.
+
     Raises:
         FormatError: the value or a program is damaged. The other pickles are read nevertheless.
     """
@@ -414,7 +444,13 @@ def _judge_content(reader: PtReader, limits: Limits, report: ScanReport) -> None
 
 
 def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
-    """Scan a `.t7`, and the record of a `.pt` in it."""
+    """Scan a `.t7`, and the record of a `.pt` in it.
+
+    Args:
+        source: the file.
+        limits: resource limits.
+        report: receives the findings.
+    """
     content = read_t7(source, limits)
     has_unknown_bytes = content.trailing and not content.has_pt_record
     # Bytes after the values may be values that Lua reads one after another.
@@ -473,7 +509,12 @@ def _add_refused_by_loader(names: Mapping[str, bool], uses: Iterable[str], repor
 
 
 def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
-    """Add findings on the functions in values of Lua, and on the classes that no known package has, each once."""
+    """Add findings on the functions in values of Lua, and on the classes that no known package has, each once.
+
+    Args:
+        roots: the values of a `.t7`; if there are several, paths begin with `root[1]`, `root[2]` and so on.
+        report: receives the findings.
+    """
     from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
@@ -489,7 +530,7 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
             name = value.class_name
             classes.add(name)
             is_layer = layer_of(name) is not None
-            has_known_payload = payload_of(name, value.version) is not None
+            has_known_payload = payload_of(name, value.version) is not None  # a layout of its own that is known
             if not (is_layer or has_known_payload or name in _KNOWN_PLAIN_CLASSES):
                 report.findings.append(Finding("foreign class", name, visit.text()))
 

@@ -180,7 +180,7 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
 
 
 def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
-    """Determine the shapes of a model for one input and set them in its blocks.
+    """Determine the shapes of a model for one input and set them in its blocks; of several guesses the first that fits.
 
     The declared rules are asked first. PyTorch runs the model where they leave a shape open, or refuse the input: its
     message says what a layer expects.
@@ -211,7 +211,7 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
             try:
                 outputs = _completed_by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
-                problem = error
+                problem = error  # raised below if this was the last candidate
                 continue
         for block in blocks:
             block.shape = ()  # recorded ones are of another input
@@ -236,7 +236,12 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
 
 
 def _outputs_by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
-    """Return what the declared rules say of the outputs of a model's modules; nothing if they refuse the input."""
+    """Return what the declared rules say of the outputs of a model's modules; nothing of any if they refuse the input.
+
+    Args:
+        blocks: all of the model.
+        inputs: its input: an example of a tensor, or a list of these.
+    """
     trial = evaluate(blocks, _shapes_of_inputs(inputs))
     return [() if trial.failed else trial.shapes(block) for block in _modules_in(blocks)]
 
@@ -281,7 +286,13 @@ def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
 
 
 def evaluate(blocks: list[Block], model_input: Value, steps: int = _MOST_EVALUATIONS) -> Evaluation:
-    """Return the shapes of all blocks of a model for one input; `steps` bounds the layers that are evaluated."""
+    """Return the shapes of all blocks of a model for one input, or that a layer refuses it.
+
+    Args:
+        blocks: all of the model, which is the first.
+        model_input: its shape; a list of shapes for several tensors; `None`, also in a list, for an unknown one.
+        steps: bounds the layers that are evaluated.
+    """
     trial = Evaluation(steps)
     assert blocks[0].spec is not None
     trial.run(blocks[0].spec, _input_kind(model_input))
@@ -290,6 +301,12 @@ def evaluate(blocks: list[Block], model_input: Value, steps: int = _MOST_EVALUAT
 
 class Evaluation(Kinds):
     """The shapes of all blocks for one input, or the layers that it enters.
+
+    As a domain it is told of each module that the flow of a container calls (`call`), and says what this returns
+    (`visit`).
+
+    Args:
+        steps: maximum number of modules and elements to visit; the outputs of further modules are unknown.
 
     Attributes:
         failed: whether a layer does not accept its input.
@@ -312,7 +329,12 @@ class Evaluation(Kinds):
         """How many modules, each inside another, are being visited."""
 
     def run(self, spec: ModuleSpec, kind: Kind) -> None:
-        """Evaluate a model for an input; sets `output`, or `failed`."""
+        """Evaluate a model for an input; sets `output`, or `failed`.
+
+        Args:
+            spec: the model.
+            kind: of its input, see `_input_kind`.
+        """
         try:
             output = self(spec, kind)
             self._kinds[0, ""] = output  # the place of the block of the model itself
@@ -340,11 +362,11 @@ class Evaluation(Kinds):
             `ANY` if it is unknown.
         """
         rule = traits_of(spec.target).output
-        if self._depth > _DEEPEST:
+        if self._depth > _DEEPEST:  # each level of the model takes calls of Python
             return ANY
         if kind.origin is not None:
             self._note_entered(spec, kind.origin)
-            if rule is same:  # the next layer gets the input, too
+            if rule is same:  # the output has the shape of the input: the next layer determines it, too
                 return kind
         self._depth += 1
         output = super().visit(spec, kind)
@@ -364,7 +386,14 @@ class Evaluation(Kinds):
         self.entered[origin] = spec if is_determined else None
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
-        """Return the kind of the output of a module inside another, and note it for its block."""
+        """Return the kind of the output of a module inside another, and note it for its block.
+
+        Args:
+            spec: the module around it.
+            child: its name there.
+            value: the kind of its input.
+            node: its number in a graph, by which its block is known there; `None` in other containers.
+        """
         output = super().call(spec, child, value, node)
         # A module that was only tried with nothing keeps the shape of its real input.
         if value != NOTHING:
@@ -383,15 +412,20 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
     batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
     for batch in sorted(batches)[:_MOST_BATCHES]:
-        for number in range(len(_IMAGE_SIDES)):
-            value = _guessed_value(entered, (), batch, number)
+        for number in range(len(_IMAGE_SIDES)):  # of the guess: each kind of layer has so many at most
+            value = _guessed_value(entered, origin=(), batch=batch, number=number)
             if value is not None and value not in inputs:
                 inputs.append(value)
                 yield value
 
 
 def _input_kind(model_input: Value, origin: tuple[int, ...] = ()) -> Kind:
-    """Return the kind of an input, whose unknown elements have their indices."""
+    """Return the kind of an input, in which each unknown element has its place in the input as its `origin`.
+
+    Args:
+        model_input: a shape; a list of these; `None` for an unknown one.
+        origin: the indices of this element; empty for the whole input.
+    """
     if isinstance(model_input, list):
         return listed([_input_kind(element, (*origin, number)) for number, element in enumerate(model_input)])
     return Kind("any", origin=origin) if model_input is None else kind_of(model_input)
@@ -452,7 +486,7 @@ def _sizes(value: Value) -> list[Any]:
 
 
 def _text(value: Value) -> str:
-    """Return shapes as text, of a long list the first; `?` for an unknown one."""
+    """Return shapes as text, of a list inside another in parentheses, of a long one the first; `?` if unknown."""
     if isinstance(value, tuple):
         return extents(value)
     if not isinstance(value, list):
@@ -461,7 +495,12 @@ def _text(value: Value) -> str:
 
 
 def _agrees_with_recorded(blocks: list[Block], trial: Evaluation) -> bool:
-    """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both, at least one."""
+    """Return whether the inferred shapes agree with the recorded ones, for all blocks that have both, at least one.
+
+    Args:
+        blocks: of a model; their `shape` is what the last forward before the file was saved returned.
+        trial: with the inferred shapes.
+    """
     pairs = []
     for block in blocks:
         shapes = trial.shapes(block)
@@ -487,7 +526,7 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     # sizes are guessed.
     channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
     length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
-    if name == "ConvTranspose2d":
+    if name == "ConvTranspose2d":  # of the few sides there are, each comes several times
         side = _SMALL_SIDES[number % len(_SMALL_SIDES)]
         return (batch, channels, side, side)
     if name in ("Conv2d", "BatchNorm2d"):

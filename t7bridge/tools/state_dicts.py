@@ -111,7 +111,16 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
 
 
 def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> Any:
-    """Return the value of a file as builtins with tensors in them, with state dicts in place of modules."""
+    """Return the value of a file as builtins with tensors in them, with state dicts in place of modules.
+
+    Args:
+        document: the file.
+        limits: resource limits.
+        trusts_records: whether the types and values that records state are used.
+
+    Raises:
+        RecordError: records are trusted, and one contradicts the elements.
+    """
     # As for a file of named tensors, so that a record is checked at once.
     attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, trusts_records=trusts_records)
     return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
@@ -119,6 +128,10 @@ def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> An
 
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     """Return the tensors of a state dict by their keys, with its `_metadata`, and warn of the rest.
+
+    Args:
+        state: a dict or list; of those inside it the keys are joined with dots.
+        limits: resource limits.
 
     Raises:
         ModelError: there are none.

@@ -241,7 +241,7 @@ def _opened_inputs(request: Verify | Diff) -> Iterator[tuple[Document, Document]
 
 
 def _bytes_after_values(document: Document) -> bytes:
-    """Return the bytes after the values of a `.t7`; none if they are a record, which is not compared."""
+    """Return the bytes after the values of a `.t7` that are no value; none if they are a record: it is not compared."""
     content = document.content
     return b"" if content.has_pt_record else bytes(content.trailing)
 
@@ -294,7 +294,7 @@ def diff(request: Diff) -> DiffReport:
 def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
     """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
 
-    It is called only if there is a difference.
+    The function is called only if there is a difference. A comparer has the path of a difference begin there.
     """
 
     @cache
@@ -305,12 +305,18 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
 
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
-    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict."""
+    """Give each difference the layer of a `.t7` that it is in, by path or by key of a state dict.
+
+    Args:
+        report: its differences are replaced by such with layers.
+        documents: both files; without a `.t7` among them nothing changes.
+        limits: resource limits.
+    """
     lua_documents = [document for document in documents if document.spec.values == formats.LUA]
     if not report.differences or not lua_documents:
         return
     # Paths in a second `.t7` lead to the same layers.
-    names_by_path = layer_names(lua_documents[0].value, limits)
+    names_by_path = layer_names(lua_documents[0].value, limits)  # name and class of each layer
     # A difference has a path in the `.t7`, or the key of a state dict, which begins with the name of the layer.
     names_by_key = {name: (name, class_name) for name, class_name in names_by_path.values()}
     names = names_by_key | names_by_path
@@ -351,6 +357,12 @@ _LONGEST_NAME = 1000
 
 def _compare_with_other_reader(document: Document, report: VerifyReport) -> list[str]:
     """Let PyTorch read a `.pt`, or torchfile a `.t7`, and add the differences to a report.
+
+    torchfile reads one value, and no bytes after it.
+
+    Args:
+        document: the file, as t7bridge reads it.
+        report: receives the differences, each with the path of the file.
 
     Returns:
         The name of the reader in a list; an empty list if none reads such a file, or it is not installed.
@@ -400,7 +412,11 @@ def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:
 
 
 class _TorchComparer:
-    """Compares the values of both readers side by side; values that are not plain data are skipped."""
+    """Compares the values of both readers side by side; values that are not plain data are skipped.
+
+    Args:
+        torch: the package, which t7bridge imports only where it is needed.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -408,6 +424,7 @@ class _TorchComparer:
         self._addresses: dict[int, int] = {}
         """Of each storage, by identity, the address of PyTorch's."""
         self._visited: set[int] = set()
+        """Our containers compared before, by identity: a value may contain itself."""
 
     def run(self, mine: Any, theirs: Any) -> list[str]:
         """Return the differences of our value and PyTorch's."""
@@ -415,7 +432,13 @@ class _TorchComparer:
         return self._differences
 
     def _compare_pair(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
-        """Compare our value with PyTorch's; return the pairs inside that are to be compared next, for `pairwise`."""
+        """Compare our value with PyTorch's; return the pairs inside that are to be compared next, for `pairwise`.
+
+        Args:
+            path: of both.
+            mine: a value of t7bridge; one that is no tensor, container or scalar is not compared.
+            theirs: that of PyTorch at the same place.
+        """
         if isinstance(mine, Tensor):
             self._compare_tensor(path, mine, theirs)
         elif isinstance(mine, (dict, list, tuple)):
@@ -428,7 +451,15 @@ class _TorchComparer:
         return ()
 
     def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
-        """Return the pairs in two containers, each with its key, in order; none if the containers differ."""
+        """Return the pairs in two containers, each with its key, in order; none if their kinds or lengths differ.
+
+        Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
+
+        Args:
+            path: of both.
+            mine: t7bridge's dict, list or tuple.
+            theirs: PyTorch's value at the same place.
+        """
         # Subclasses, such as OrderedDict, count as these.
         kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))
         if not isinstance(theirs, kind) or len(mine) != len(theirs):
@@ -440,7 +471,15 @@ class _TorchComparer:
         return zip(range(len(mine)), mine, theirs)
 
     def _compare_tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
-        """Compare type, shape and flags of tensors, then where they are in their storages, then these."""
+        """Compare type, shape and flags of tensors, then where they are in their storages, then these.
+
+        After a difference the rest is not compared, except that storages are whatever strides and offsets there are.
+
+        Args:
+            path: of both.
+            mine: t7bridge's.
+            theirs: PyTorch's value at the same place, a `torch.Tensor` if all is well.
+        """
         if not isinstance(theirs, self._torch.Tensor):
             self._differences.append(f"{path}: PyTorch has a {type(theirs).__name__} for a tensor")
             return
@@ -459,7 +498,13 @@ class _TorchComparer:
         self._compare_storage(path, mine.storage, theirs.untyped_storage())
 
     def _compare_storage(self, path: Path, mine: Storage, theirs: Any) -> None:
-        """Compare the bytes of storages at their first path; at others, only that PyTorch shares the memory too."""
+        """Compare the bytes of storages at their first path; at others, only that PyTorch shares the memory too.
+
+        Args:
+            path: of a tensor on the storage.
+            mine: t7bridge's.
+            theirs: PyTorch's `UntypedStorage`.
+        """
         address = theirs.data_ptr()
         if id(mine) in self._addresses:
             if self._addresses[id(mine)] != address:
@@ -552,7 +597,13 @@ class Sides:
         return comparer
 
     def _add_left_out(self, report: Comparison, first: Form, second: Form) -> None:
-        """Add to a report what the forms that were compared do not have of the two files."""
+        """Add to a report what the forms that were compared do not have of the two files.
+
+        Args:
+            report: receives the sentences, by the path of the file that has what they are about.
+            first: the form of the first file.
+            second: the form of the second file.
+        """
         # Text has no bits of NaNs: those of the other file are what it lacks.
         if _is_text(self.second):
             first = _with_note_on_nans(first)
@@ -589,8 +640,8 @@ class Sides:
             other: the other file.
 
         Returns:
-            An empty text if the files are to be compared pair by pair: the hash does not say that they are equal, or
-            the file is small.
+            An empty text, and the values stay, if the files are to be compared pair by pair: a hash of the structure
+            could not say that they are equal, or the file is small.
         """
         # Named tensors are never a whole value of Lua, and elements are no part of the hash.
         if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
@@ -608,7 +659,10 @@ class Sides:
     def _possible_structures(self, document: Document) -> Iterator[str]:
         """Yield the hashes of the structures that a file's value has in Lua: one for each way to convert it.
 
-        That of a `.t7` has one; of several values, none is the whole.
+        The value of a `.t7` has one; a file with several values has none, as no hash is of all of them.
+
+        Args:
+            document: a `.t7`, or a file of Python values.
         """
         if document.spec.values == formats.LUA:
             if len(document.roots) == 1:
@@ -658,6 +712,9 @@ class Sides:
         """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode.
 
         Nothing if it makes the same value again.
+
+        Args:
+            document: the `.pt`.
         """
         if is_simple(document.value):
             return
@@ -682,7 +739,12 @@ class Sides:
                 yield other_form, lua_form
 
     def _as_python(self, lua: Document, python: Document) -> Pairs:
-        """Yield the Python-side values that a `.t7` becomes, each with that of the other file."""
+        """Yield the Python-side values that a `.t7` becomes, each with that of the other file.
+
+        Args:
+            lua: the `.t7`.
+            python: the other file, of Python values.
+        """
         for form in self._python_forms(lua, "pt"):
             if len(lua.content.objects) >= _MANY_OBJECTS:
                 lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
@@ -693,12 +755,19 @@ class Sides:
             yield Form(state), _own_form(python)
 
     def _as_lua(self, lua: Document, other: Document) -> Pairs:
-        """Yield the value of a `.t7` with each of the Lua values that the other file becomes."""
+        """Yield the value of a `.t7` with each of the Lua values that the other file becomes.
+
+        There are two, as for `convert --nested`: keys with dots stay, or become tables in tables.
+
+        Args:
+            lua: the `.t7`.
+            other: the other file.
+        """
         conversion = Report(source_format=other.format, target_format="t7")
         value = plain_value(other, self._attempt(other, "auto"), conversion, WRAPPED)
         has_record = lua.content.has_pt_record
         notes = conversion.notes
-        if has_record:  # which keeps strings of metadata, and None
+        if has_record:  # it keeps strings of metadata, and None, so that these are not lost
             notes = [note for note in notes if note.code != "metadata"]
         for nested in (False, True):
             tree = to_lua(value, nested=nested, limits=self.limits)
@@ -708,10 +777,16 @@ class Sides:
             yield _own_form(lua), Form(tree.value, report.notes)
 
     def _attempt(self, document: Document, mode: str) -> Attempt:
+        """Return what `plain_value` asks for: a conversion of a file in a mode, without a target and its records."""
         return Attempt(document.path, "", mode, limits=self.limits, trusts_records=False)
 
     def _python_forms(self, document: Document, target: str) -> Iterator[Form]:
-        """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used."""
+        """Yield the Python-side values that `convert` makes of a file, in each mode; no record in the file is used.
+
+        Args:
+            document: the file.
+            target: the name of the format to which it would be converted, on which the place of data depends.
+        """
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
@@ -754,7 +829,7 @@ class Sides:
             goals: the formats, one or two.
         """
         is_named = document.spec.values == formats.NAMED
-        target = goals[-1].name
+        target = goals[-1].name  # for a file of Python or Lua values; there is one goal then
         if is_named:
             # Arrays that were numbers stay arrays in a format without such: it is the target if there is one.
             without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
@@ -813,6 +888,7 @@ _STRINGS_KEY = "__metadata__"
 
 
 def _is_text(document: Document) -> bool:
+    """Return whether a file is an ascii `.t7`, whose numbers are decimal."""
     return isinstance(document.layout, T7Layout) and document.layout.encoding == "ascii"
 
 
@@ -841,6 +917,10 @@ def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str,
     """Return tensors by name: each is an object of its own, except equal views of one storage if formats have links.
 
     A comparison sees one object under two names as shared memory.
+
+    Args:
+        tensors: by name.
+        has_links: whether the formats can say that two names have one tensor.
     """
     if not has_links:
         return {name: evolve(tensor) for name, tensor in tensors.items()}
@@ -859,6 +939,10 @@ def _without_other_strings(form: Form, other: Form) -> Form:
     """Return a file of named tensors without the strings of metadata that the other form lacks, with a note on them.
 
     `convert` leaves them out in the same way.
+
+    Args:
+        form: of the file: its tensors by name, and the strings under `_STRINGS_KEY`.
+        other: that of a file of other values, in the same form.
     """
     strings = form.value[_STRINGS_KEY]
     other_strings = other.value[_STRINGS_KEY]

@@ -117,7 +117,7 @@ def _runs_in(
             length = end - place
             count = length // period
             budget -= length
-            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2
+            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2  # two of a long one are enough
             if count < fewest_of_period:
                 continue
             if best is None or count * period > best.count * best.period:
@@ -161,6 +161,12 @@ def _periods(appearances: list[int], place: int, stop: int, longest: int) -> Ite
     """Yield each possible period, and the place where the sequence that begins at a place ceases to repeat it.
 
     A period of which two do not fit is left out.
+
+    Args:
+        appearances: for each block a number, the same for blocks that look alike.
+        place: where the sequence begins.
+        stop: where it ends at the latest.
+        longest: maximum period.
     """
     for period in range(1, min(longest, (stop - place) // 2) + 1):
         end = place + period
@@ -219,7 +225,12 @@ class _Surroundings:
         return crossing
 
     def _continues(self, fold: Fold, node: int) -> bool:
-        """Return whether a node has the flows that the same node has in the repetition before."""
+        """Return whether a node has the flows that the same node has in the repetition before.
+
+        Args:
+            fold: the run.
+            node: of the second repetition or a later one.
+        """
         period = fold.period
         start_of_second = fold.start + period
         start_of_third = start_of_second + period
@@ -241,7 +252,8 @@ class _Surroundings:
     def _flows_inside(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
         """Return the flows to a node of a run from its own repetition, and from those before it.
 
-        Each is the distance of its start from the beginning of the repetition, and its label.
+        Each is the distance of its start from the beginning of the repetition, and its label. Flows from outside the
+        run are in neither list.
         """
         stop = fold.start + fold.period * fold.count
         begin = node - (node - fold.start) % fold.period
@@ -393,7 +405,12 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
 
 
 def _shown_members(block: Block, runs: list[Fold]) -> Iterator[Block]:
-    """Yield the blocks of an open container that are shown: of a run the first repetition."""
+    """Yield the blocks of an open container that are shown: of a run the first repetition.
+
+    Args:
+        block: the container.
+        runs: those in it that are shown once.
+    """
     blocks_and_runs, _flows = _visible_blocks(block, runs)
     for first, run in blocks_and_runs:
         if run is None:
@@ -403,7 +420,7 @@ def _shown_members(block: Block, runs: list[Fold]) -> Iterator[Block]:
 
 
 def _copy(block: Block) -> Block:
-    """Return a block without content, which knows of what it is a copy."""
+    """Return a copy of a block with nothing inside, whose `source` is the block."""
     return evolve(block, inside=[], lines=list(block.lines), source=block)
 
 

@@ -122,18 +122,19 @@ def write_module(request: WriteModule) -> Report:
         if len(several) > 1:
             return _write_each(several, document, source, folder, request)
         path, module = choose_module(document.first, request.at, document.path)
-        return _write(_page(path, module, folder, document, source, request), request)
+        return _write(_folder_content(path, module, folder, document, source, request), request)
 
 
 @define(eq=False)
-class _Page:
+class _FolderContent:
     """What is written of one model into a folder; made before anything is written.
 
     Attributes:
         folder: of the files.
         report: of the conversion, with its notes.
-        model: the source and the tensors.
-        texts: the contents of the other files by name.
+        model: the text of `model.py`, and the tensors of `model.pt`.
+        texts: the contents of all files but `model.pt`, by name: `model.py`, and `config.json` and `sample.py` if
+            there are such.
     """
 
     folder: str
@@ -153,27 +154,34 @@ def _write_each(
     """Write several models of one file, each into a folder with the name of its path; return a report of all.
 
     All are made before the first is written.
+
+    Args:
+        models: the path and the module of each.
+        document: the file.
+        source: the same file, for its name and size.
+        folder: around the folders of the models.
+        request: with the options.
     """
     names = [_folder_name(path) for path, _ in models]
-    pages: list[_Page] = []
+    contents: list[_FolderContent] = []
     for name, (path, module) in zip(names, models):
         # Where two paths have one name, as on systems that know no case, a number tells them apart: `name~2`.
-        earlier_names = [other.lower() for other in names[: len(pages)]]
+        earlier_names = [other.lower() for other in names[: len(contents)]]
         times_used = earlier_names.count(name.lower())
         unique_name = f"{name}~{times_used + 1}" if times_used else name
-        pages.append(_page(path, module, os.path.join(folder, unique_name), document, source, request))
-    for page in pages:  # so that nothing is written if one cannot be
-        for name in page.names:
-            check_replaceable(os.path.join(page.folder, name), request.force)
+        contents.append(_folder_content(path, module, os.path.join(folder, unique_name), document, source, request))
+    for content in contents:  # so that nothing is written if one cannot be
+        for name in content.names:
+            check_replaceable(os.path.join(content.folder, name), request.force)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size)
-    message = f"{len(models)} models, a folder each: {listed(os.path.basename(page.folder) for page in pages)}"
+    message = f"{len(models)} models, a folder each: {listed(os.path.basename(content.folder) for content in contents)}"
     report.note("info", message, code="several-models", count=len(models))
-    for page in pages:
-        _write(page, request)
-        report.notes += page.report.notes
-        report.tensors += page.report.tensors
-        report.storages += page.report.storages
-        report.target_bytes += page.report.target_bytes
+    for content in contents:
+        _write(content, request)
+        report.notes += content.report.notes
+        report.tensors += content.report.tensors
+        report.storages += content.report.storages
+        report.target_bytes += content.report.target_bytes
     return report
 
 
@@ -185,9 +193,9 @@ def _folder_name(path: str) -> str:
     return name[:_LONGEST_FOLDER_NAME] or "model"
 
 
-def _page(
+def _folder_content(
     path: str, module: TorchObject, folder: str, document: Document, source: ByteSource, request: WriteModule
-) -> _Page:
+) -> _FolderContent:
     """Return what is to be written of one model; nothing is written.
 
     Args:
@@ -221,24 +229,28 @@ def _page(
         texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
     if config:
         texts["config.json"] = config_text(config).encode()
-    return _Page(folder, report, model, texts)
+    return _FolderContent(folder, report, model, texts)
 
 
-def _write(page: _Page, request: WriteModule) -> Report:
+def _write(content: _FolderContent, request: WriteModule) -> Report:
     """Write the files of one model, and complete its report.
 
     With `force`, files of another model in the folder, which this one does not have, are removed.
+
+    Args:
+        content: what is to be written; its report receives the numbers of tensors, storages and bytes.
+        request: with the options.
     """
-    outdated = _paths_of_another(page.folder, page.names) if request.force else []
-    with outputs_in(page.folder, page.names, force=request.force, sync=request.sync) as outputs:
+    outdated = _paths_of_another(content.folder, content.names) if request.force else []
+    with outputs_in(content.folder, content.names, force=request.force, sync=request.sync) as outputs:
         writer = PtWriter(outputs["model.pt"])
-        writer.write(OrderedDict(compacted(page.model.tensors)))
+        writer.write(OrderedDict(compacted(content.model.tensors)))
         writer.finish()
-        for name, text in page.texts.items():
+        for name, text in content.texts.items():
             outputs[name].write(text)
     for outdated_path in outdated:
         os.unlink(outdated_path)
-    report = page.report
+    report = content.report
     report.tensors = writer.tensors
     report.storages = writer.storages
     report.target_bytes = sum(output.position for output in outputs.values())
@@ -272,7 +284,12 @@ def _noted_data(
 
 
 def _paths_of_another(folder: str, names: Sequence[str]) -> list[str]:
-    """Return the files that `write_module` wrote for another model into a folder, and that this one does not have."""
+    """Return the paths of the files that `write_module` wrote for another model, and that this one does not have.
+
+    Args:
+        folder: of both models. Nothing in it is ours if its `model.py` is not, or if it has none.
+        names: of the files of this model.
+    """
     try:
         with open(os.path.join(folder, "model.py"), "rb") as file:
             is_ours = MADE_BY.encode() in file.readline()
@@ -308,7 +325,7 @@ class Sampling:
 def _sampling_of(
     module: TorchObject, path: str, checkpoint: Value, index_base: int, is_stateful: bool, limits: Limits
 ) -> Sampling | None:
-    """Return how to sample text from a model; `None` if the checkpoint has no vocabulary for it.
+    """Return how to sample text from a model.
 
     A vocabulary numbers as many tokens as the last linear layer has outputs. The model takes a token and states, and
     returns the new states and scores; or sequences and a state, and returns scores and state.
@@ -320,19 +337,22 @@ def _sampling_of(
         index_base: the number of the first token, for the model in PyTorch.
         is_stateful: whether the model in PyTorch takes sequences and a state.
         limits: resource limits.
+
+    Returns:
+        `None` if the checkpoint has no vocabulary for the model, or this takes or returns something else.
     """
     vocabularies = list(_vocabularies(checkpoint, limits))
     if not vocabularies:
         return None
     blocks = blocks_of(module, path, limits)
-    spec = blocks[0].spec
+    spec = blocks[0].spec  # of the model itself; here only the ends of graphs have none
     output_count = _last_linear_outputs(spec) if spec is not None else 0
     tokens = next((vocabulary for vocabulary in vocabularies if len(vocabulary) == output_count), None)
     if tokens is None:
         return None
     if is_stateful:
-        return Sampling(tokens, index_base, states=None)
-    inputs, outputs = infer(blocks).values
+        return Sampling(tokens, index_base, states=None)  # the model begins with a state of its own
+    inputs, outputs = infer(blocks).values  # the shapes of the model; those of the blocks are set besides
     states = _state_shapes(inputs, outputs, output_count)
     return None if states is None else Sampling(tokens, index_base, states)
 
@@ -411,6 +431,10 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
     Text that is not UTF-8 has escapes, as in names of tensors. A table is left out if it contains itself, is too deep,
     or contains shared tables at too many places.
+
+    Args:
+        data: tables of Lua, by the names of their fields.
+        limits: resource limits.
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
@@ -425,7 +449,11 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def _json_value(value: Any, budget: Budget) -> Any:
-    """Return a tree as data for JSON; a table whose keys would become one is a list of pairs.
+    """Return a tree as data for JSON; a table of which two keys would become one is a list of pairs.
+
+    Args:
+        value: of `as_tree`: dicts, lists and scalars; text that is not UTF-8 is bytes.
+        budget: is charged one step for each value and key.
 
     Raises:
         RecursionError: it contains itself, or is too deep.
