@@ -453,7 +453,7 @@ def test_command_line(tmp_path):
 
     assert [run.returncode for run in runs] == [2, 2, 0]
     assert "missing root.net: bias: expected [2]" in runs[0].stderr
-    assert "1 keys are missing" in runs[2].stderr
+    assert "1 key is missing" in runs[2].stderr
     value = read(str(tmp_path / "y.t7"))
     assert value["name"] == b"x"
     assert value["net"]["weight"].element == FLOAT64

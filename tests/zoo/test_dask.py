@@ -61,7 +61,7 @@ def test_own_cluster(tmp_path: Path) -> None:
     run = zoo(tmp_path / "zoo", "-o", tmp_path / "out", "--engine", "dask", "--workers", 1, "--memory", "48M")
 
     assert run.returncode == 1
-    assert "greedy.t7: OutOfMemory" in run.stderr
+    assert "greedy.t7: needs more than the 48 MiB of memory available (OutOfMemory)" in run.stderr
 
 
 def test_no_scheduler(tmp_path: Path) -> None:

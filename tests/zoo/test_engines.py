@@ -66,7 +66,7 @@ def test_a_file_takes_too_long(tmp_path: Path) -> None:
         run = zoo(f"{url}/", "-o", tmp_path / "out", "--workers", 2, "--timeout", 10)
 
     assert run.returncode == 1
-    assert "a/slow.t7: Timeout: took longer than the 10 seconds of --timeout" in run.stderr
+    assert "a/slow.t7: took longer than the 10 seconds of --timeout (Timeout)" in run.stderr
     assert verdicts(tmp_path / "out") == {**wanted, "a/slow.t7": "failed"}
 
 
