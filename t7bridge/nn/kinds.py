@@ -249,6 +249,7 @@ class Kinds(walk.Domain[Kind]):
             return TENSOR
         if pads and len({len(shape) for shape in shapes}) == 1:
             # All become as large as the largest, except along the dimension that is concatenated.
+            dim = dim_from_front(dim, shapes[0])
             largest = tuple(map(max, zip(*shapes)))
             shapes = [(*largest[:dim], shape[dim], *largest[dim + 1 :]) for shape in shapes]
         return Kind("tensor", shape=joined(shapes, dim))
