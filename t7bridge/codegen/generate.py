@@ -432,17 +432,19 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
     examples. A shared module may receive a tensor at one place and a list at another.
 
     Args:
-        plan: the plan; the classes of its modules, `plain` ones and others, are changed in place.
+        plan: the plan; the classes of its modules are changed in place. An empty `plain` means the layer's own class.
         shared: the modules that occur at several places, by id.
     """
     use_copying_classes(plan.root)
     # From some layer on, for all after it in the order of the plan: whether these take its output is not followed.
     batch_is_lost = False
-    for spec in specs_in(plan.root):
+    for spec in specs_in(plan.root):  # containers before what is in them
         facts = traits(spec)
+        # Sets `plain` of views, before these are visited: where they may receive an example, it is cleared again.
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
-        # With some arguments the plain class accepts a single example too: PReLU with one weight.
+        # With the arguments `plain_examples` the plain class accepts a single example too: PReLU with one weight.
+        # They are `None` for a class that never does, as most.
         may_refuse_example = batch_is_lost and spec.args != facts.plain_examples
         may_refuse_list = id(spec) in shared and facts.may_take_list
         if may_refuse_example or may_refuse_list:

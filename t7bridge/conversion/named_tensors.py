@@ -218,8 +218,8 @@ class _Flattening:
         self._repeats_shared = repeat_shared
         self._flat = Flat()
         self._budget = Budget(limits, "naming deeply nested values")
-        self._opened_parts: dict[int, Any] = {}
-        """The parts of sets, sparse and quantized tensors, by identity: a shared one has the same parts everywhere."""
+        self._containers_of_parts: dict[int, Any] = {}
+        """The container of the parts of each set, sparse or quantized tensor, by the id of that."""
         self._tensors_of_lists: dict[int, tuple[Tensor, str]] = {}
         """The tensor of each list of numbers, by identity: a shared list becomes one tensor under several names."""
         self._copied_steps = 0
@@ -270,15 +270,19 @@ class _Flattening:
         return self._flat
 
     def _with_parts_as_container(self, item: Any) -> Any:
-        """Return the parts of a set as a list, those of a sparse or quantized tensor as a dict; other values as is."""
+        """Return the parts of a set as a list, those of a sparse or quantized tensor as a dict; other values as is.
+
+        The walk knows containers by their ids. So a shared value has one container at all its places, which lives as
+        long as the walk: the id of one that is gone could be that of the next.
+        """
         if not isinstance(item, (QuantizedTensor, SparseTensor, set, frozenset)):
             return item
-        if id(item) not in self._opened_parts:
+        if id(item) not in self._containers_of_parts:
             if isinstance(item, (set, frozenset)):
-                self._opened_parts[id(item)] = in_order(item)
+                self._containers_of_parts[id(item)] = in_order(item)
             else:
-                self._opened_parts[id(item)] = parts_of(item)
-        return self._opened_parts[id(item)]
+                self._containers_of_parts[id(item)] = parts_of(item)
+        return self._containers_of_parts[id(item)]
 
     def _with_numbers_as_tensor(self, item: Any, path: Path) -> Any:
         """Return the tensor of a number or of a list of numbers; anything else as it is.

@@ -237,18 +237,21 @@ class Kinds(walk.Domain[Kind]):
 
         Args:
             values: the kinds of the tensors.
-            dim: the dimension along which they are concatenated.
+            dim: the dimension along which they are concatenated, 0-based; a negative one is counted from the end.
             pads: whether smaller ones become as large as the largest before.
 
         Raises:
-            Mismatch: their shapes differ in another dimension.
+            Mismatch: their shapes differ in another dimension, or in the number of dimensions.
         """
+        # As in a list, those after one that is nothing do not count. If Lua failed in one, or there are too many for
+        # their items to be known, the shape is not known either.
         parts = listed(values).items or ()
         shapes = [part.shape for part in parts if part.shape is not None]
         if not shapes or len(shapes) < len(parts):
             return TENSOR
         if pads and len({len(shape) for shape in shapes}) == 1:
             # All become as large as the largest, except along the dimension that is concatenated.
+            dim = dim_from_front(dim, shapes[0])
             largest = tuple(map(max, zip(*shapes)))
             shapes = [(*largest[:dim], shape[dim], *largest[dim + 1 :]) for shape in shapes]
         return Kind("tensor", shape=joined(shapes, dim))

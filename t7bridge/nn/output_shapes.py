@@ -533,10 +533,10 @@ def join(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def joined(shapes: list[Shape], dim: int) -> Shape:
-    """Return the shape of tensors concatenated along a dimension.
+    """Return the shape of tensors concatenated along a dimension, which may be counted from the end.
 
     Raises:
-        Mismatch: they differ in another dimension.
+        Mismatch: they differ in another dimension, or in the number of dimensions.
     """
     dim = dim_from_front(dim, shapes[0])
     if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:

@@ -76,7 +76,8 @@ class Traits:
         repeats: several elements of the output are the same memory.
         loses_batch: a single example may be returned without the batch dimension that it had.
         keeps_batch_if: the argument that prevents this if it is true.
-        plain_examples: the positional arguments with which `Call.plain` accepts single examples too.
+        plain_examples: the positional arguments with which `Call.plain` accepts single examples too; `None` if it
+            never does.
         plain_rank: minimum dimensions of one example for `Call.plain` to be used; below, it would refuse examples.
         written: how generated source expresses it without the class: the name of a method of `Idioms` in
             `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it; or `flow`, by its flow if no

@@ -11,7 +11,10 @@ from helpers import TESTFILES, layer_files
 from runtime_helpers import as_torch
 
 from t7bridge.nn import ANY, TENSOR, Kinds, build_plan, declared_traits, listed, many, traits_of
+from t7bridge.nn.kinds import kind_of
+from t7bridge.nn.output_shapes import Mismatch
 from t7bridge.torchmodules import live_module
+from t7bridge.torchmodules.layers.containers import DepthConcat
 
 TENSORS = {
     "FromList",
@@ -75,6 +78,18 @@ def test_kinds_are_those_of_what_the_models_return():
                     assert fits(kind, output), (name, record["text"], kind)
                     known += kind != ANY
     assert known > 300
+
+
+def test_padded_outputs_are_concatenated_along_a_dimension_from_either_end():
+    """The predicted shape is that of what DepthConcat returns, also for a dimension counted from the end."""
+    input = torch.zeros(2, 3, 4, 4)
+    modules = (torch.nn.Identity(), torch.nn.AvgPool2d(2))
+    kinds = [kind_of(tuple(module(input).shape)) for module in modules]
+    for dim in (1, -3, -1):
+        output = DepthConcat(*modules, dim=dim)(input)
+        assert Kinds(traits_of).concat(kinds, dim, pads=True).shape == tuple(output.shape)
+    with pytest.raises(Mismatch):
+        Kinds(traits_of).concat(kinds, 4, pads=True)
 
 
 def test_large_lists_are_known_by_their_elements_only():

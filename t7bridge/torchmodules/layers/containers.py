@@ -225,11 +225,14 @@ class MapTable(nn.Sequential):
     def forward(self, inputs: list[Any]) -> list[Any]:
         """Return their outputs."""
         # Not by an assignment, which marks a layer that keeps a state of its own: these
-        # are states of the modules inside.
+        # are states of the modules inside. Like Lua's clones, the elements of a longer
+        # list stay after a shorter one.
         vars(self)["most"] = max(self.most, len(inputs))
-        buffers = self._buffers_of_first()
-        self._add_statistics(buffers)
-        states = self.state or []
+        # Once trained, each element up to `most` without a module of its own has a copy
+        # of the first module's statistics. `_output` puts it in their places.
+        statistics_places = self._statistics_places()
+        self._add_statistics(statistics_places)
+        states = self.state or []  # none at first, and after `forget`
         stateful = self._states_inside()
         # A new element begins like a clone of the first module as it is before this
         # call: at the very first, with the state in the file.
@@ -242,7 +245,7 @@ class MapTable(nn.Sequential):
                 states.append(state_of_new)
             for (module, name), state in zip(stateful, states[index]):
                 vars(module)[name] = state
-            outputs.append(self._output(index, input, buffers))
+            outputs.append(self._output(index, input, statistics_places))
             states[index] = [getattr(module, name) for module, name in stateful]
         if stateful:  # else the elements have no states
             vars(self)["state"] = states
@@ -257,8 +260,10 @@ class MapTable(nn.Sequential):
             if module is not self and hasattr(module, name)
         ]
 
-    def _buffers_of_first(self) -> list[Any]:
-        """Return each statistic in the first module: the module and its name there."""
+    def _statistics_places(self) -> list[Any]:
+        """Return the place of each statistic in the first module: of the modules in it,
+        the one that has it as a buffer, and its name there.
+        """
         if not len(self):
             return []
         return [
@@ -267,41 +272,44 @@ class MapTable(nn.Sequential):
             for name, _ in module.named_buffers(recurse=False)
         ]
 
-    def _add_statistics(self, buffers: list[Any]) -> None:
-        """Let elements without a module of their own begin with the first module's
-        statistics: Lua cloned it when it first saw so many elements.
+    def _add_statistics(self, places: list[Any]) -> None:
+        """Let elements without a module of their own, up to `most`, begin with copies
+        of the first module's statistics: Lua cloned it when it first saw so many.
+
+        Args:
+            places: of the statistics, see `_statistics_places`.
         """
         # An exported program has no place for more than the statistics of the module.
         if torch.compiler.is_compiling():
             return
         # In evaluation no statistics change, and those of the first will do.
-        if any(module.training for module, _ in buffers):
+        if any(module.training for module, _ in places):
             for _ in range(len(self) + len(self.statistics), self.most):
-                copies = [module.get_buffer(name).clone() for module, name in buffers]
+                copies = [module.get_buffer(name).clone() for module, name in places]
                 self.statistics.append(copies)
 
-    def _output(self, index: int, input: Any, buffers: list[Any]) -> Any:
+    def _output(self, index: int, input: Any, places: list[Any]) -> Any:
         """Return the output for an element, with its own module or statistics.
 
         Args:
             index: of the element.
             input: the element.
-            buffers: the statistics, by module and name, as the first module has them.
+            places: of the statistics in the first module, see `_statistics_places`.
         """
         if index < len(self):
             return self[index](input)
         if index - len(self) >= len(self.statistics):  # not trained yet
             return self[0](input)
-        of_first = [module.get_buffer(name) for module, name in buffers]
+        of_first = [module.get_buffer(name) for module, name in places]
         of_element = self.statistics[index - len(self)]
         # The first module computes with the statistics of the element.
         try:
-            for (module, name), buffer in zip(buffers, of_element):
+            for (module, name), buffer in zip(places, of_element):
                 setattr(module, name, buffer)
             output = self[0](input)
-            of_element[:] = [module.get_buffer(name) for module, name in buffers]
+            of_element[:] = [module.get_buffer(name) for module, name in places]
         finally:
-            for (module, name), buffer in zip(buffers, of_first):
+            for (module, name), buffer in zip(places, of_first):
                 setattr(module, name, buffer)
         return output
 

@@ -123,6 +123,9 @@ class Stepper(Resuming):
         mask_zero: whether zero examples return zeros.
         start: the state before a sequence; `None` for zeros.
         state: the state after the last call; `None` if a sequence is to start.
+
+    A state is its only tensor, or a sequence of several, each (batch, size) or (size).
+    In the place of a tensor, a file has nested tuples of numbers.
     """
 
     sizes: tuple[int, ...]
@@ -152,7 +155,8 @@ class Stepper(Resuming):
         parts = last if len(self.sizes) > 1 else [last]
         state = []
         for part in parts:
-            # From a file, a part is a tuple of numbers.
+            # From a file, a part is nested tuples of numbers. A tensor is no buffer,
+            # and does not follow the module to another type or device.
             part = torch.as_tensor(part, dtype=input.dtype, device=input.device)
             state.append(part.reshape(*batch, -1))
         return state
@@ -519,8 +523,8 @@ class RecLSTM(Stepper, nn.Sequential):
     Args:
         step: maps a list of input, last output and last cell to a list of output and
             cell.
-        output_size: size of each output.
-        cell_size: size of the cell.
+        output_size: size of each output that `step` returns.
+        cell_size: size of the cell that it returns.
         start: output and cell before a sequence; `None` for zeros.
         state: output and cell after the last call; `None` if a sequence is to start.
     """
@@ -535,6 +539,8 @@ class RecLSTM(Stepper, nn.Sequential):
     ) -> None:
         super().__init__(step)
         self.sizes = (output_size, cell_size)
+        # Both are output and cell, each (batch, size), or None. In the place of these
+        # tensors, a file has nested tuples of numbers.
         self.start = start
         self.state = state
 
@@ -558,6 +564,8 @@ class RecGRU(Stepper, nn.Sequential):
     ) -> None:
         super().__init__(step)
         self.sizes = (output_size,)
+        # Both are an output, (batch, size), or None. In the place of the tensor, a file
+        # has nested tuples of numbers.
         self.start = start
         self.state = state
 
