@@ -113,7 +113,7 @@ def overwritten(b: Builder, self: Any, src: Any) -> Any:
     return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
-@operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
+@operation("slice_scatter select_scatter", lua="nn.Narrow, nn.JoinTable")
 def with_part(
     b: Builder, self: Any, src: Any, dim: Axis, index: Any = None, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
@@ -138,8 +138,12 @@ def with_part(
     count = (end - begin + step - 1) // step  # rounded up
     if count == 0:
         return self
+    # PyTorch gives `src` this shape already, but its extent may be an open one where the conditions of `_range` have
+    # made `count` a number: then `src` gets the number.
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart
+        # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
+        # model refuses other sizes.
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     parts = [src]
     if begin != 0:
