@@ -145,6 +145,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     offsets = entry["data_offsets"]
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
         raise wrong
+    # The sum of two such numbers, as of an offset and the start, fits into 64 bits.
     if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*shape, *offsets)):
         raise wrong
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
@@ -156,6 +157,7 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
             expected=", ".join(_ELEMENTS),
         )
     begin, end = offsets
+    # It refuses a range that is reversed, or not as long as the shape says; `_check_ranges` one outside of the file.
     tensor = tensor_of_bytes(source, start + begin, end - begin, element, shape, path=name, limits=limits)
     return tensor, begin, end
 

@@ -855,7 +855,8 @@ def _end_label(spec: ModuleSpec, output: Wire) -> str:
         return "table"
     # Containers that concatenate have one of these arguments.
     dim = spec.kwargs.get("output_dim", spec.kwargs.get("dim"))
-    if output.origin is not None or dim is None:
+    is_of_one_source = output.origin is not None  # one module, or the input: nothing was joined
+    if is_of_one_source or dim is None:
         return _OUTPUT
     return f"concat, dim {dim}"
 

@@ -161,13 +161,15 @@ class _Planner:
         if not any(traits_of(spec.target).repeats for spec in self._specs.values()):
             return
         for spec in self._specs.values():
+            # `Overlapping` takes a tensor, no list. What is in place inside a container is wrapped itself.
             if spec.kwargs.get("inplace") and not spec.children and not traits_of(spec.target).takes_list:
-                # The spec itself becomes the wrapper, as all its places refer to it.
+                # The spec itself becomes the wrapper, as all its places refer to it. Only unpoolings have
+                # references (`refers`), and none is in place.
                 inner = evolve(spec, children={}, refers={})
                 spec.target = f"{LAYERS}activation.Overlapping"
                 spec.args = ()
                 spec.kwargs = {}
-                spec.plain = ""
+                spec.plain = ""  # the layer's class of torch.nn: it would take the place of the wrapper
                 spec.children["0"] = inner
 
     def _keep_penalties(self) -> None:

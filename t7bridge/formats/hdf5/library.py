@@ -238,7 +238,7 @@ class _Library:
         self._deadline = 0.0
         """When the answer to the current question is due, by the monotonic clock; set by `ask`."""
         self._is_serving = False
-        """Whether this process reads bytes for the child now, whose time does not count."""
+        """Whether this process reads bytes for the child now, whose time does not count; for `_watch`."""
         # `::` keeps HDF5 from loading the library of a filter that the file names.
         environment = {**os.environ, "HDF5_PLUGIN_PRELOAD": "::"}
         try:
@@ -299,15 +299,17 @@ class _Library:
             answered.set()
 
     def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Return bytes of the file. The time that reading them takes, as from an address, is not the library's.
+        """Return bytes of the file, fewer than asked for only where it ends.
+
+        The time that reading them takes, as from an address, is not the library's.
 
         Args:
             source: the file.
             offset: of the first byte, as the process asks for it.
-            length: number of bytes.
+            length: number of bytes, at most `LARGEST_READ`, which is the most that `child` asks for at once.
 
         Raises:
-            ValueError: the process asks for bytes that do not exist.
+            ValueError: the process asks for bytes from behind the end, or for too many.
         """
         if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
@@ -316,6 +318,7 @@ class _Library:
         try:
             return source.read(offset, length)
         finally:
+            # In this order: `_watch`, in its thread, looks at the deadline as soon as nothing is served.
             self._deadline += time.monotonic() - began
             self._is_serving = False
 

@@ -125,9 +125,9 @@ class _Stacks:
         """Note where all tensors are before anything is changed."""
         root = result.plan.root
         self._result = result  # modified, and given notes, by each method
-        self._places = _modules_at_one_place(root)
+        self._single_places = _modules_at_one_place(root)
         """The modules that have one place, with the prefixes of their tensors before all changes."""
-        self._is_tree = len(self._places) == sum(1 for _ in specs_in(root))
+        self._is_tree = len(self._single_places) == sum(1 for _ in specs_in(root))
         """Whether every module has one place."""
         self._tied = _prefixes_of_tied(result.state)
         """The prefixes of tensors that are another key's too, as before all changes."""
@@ -137,7 +137,7 @@ class _Stacks:
         """What becomes of the tensors of cells that `unroll` turned into layers, by module and name."""
         self._levels: dict[int, list[ModuleSpec]] = {}
         """The layers that one layer is made of, by its id."""
-        self._sequentials: set[int] = set()
+        self._former_sequencers: set[int] = set()
         """The ids of sequencers that `unroll` made Sequentials."""
         self._for_lists: set[int] = set()
         """The ids of sequencers that `unroll` made containers which stack a list, for all its steps at once."""
@@ -149,18 +149,18 @@ class _Stacks:
         """
         owner = _NO_MODULE, key
         for spec, _, rest in way_to(self._result.plan.root, key):
-            if id(spec) in self._places:
+            if id(spec) in self._single_places:
                 owner = id(spec), rest
         return owner
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
         """Return whether another layer has the same weights as one of these modules."""
-        prefixes = [prefix for prefix, _ in (self._places[id(spec)] for spec in specs)]
+        prefixes = [prefix for prefix, _ in (self._single_places[id(spec)] for spec in specs)]
         return not self._tied.isdisjoint(prefixes)
 
     def _is_at_one_place(self, spec: ModuleSpec) -> bool:
         """Return whether a module and all inside it have one place."""
-        return all(id(inside) in self._places for inside in specs_in(spec))
+        return all(id(inside) in self._single_places for inside in specs_in(spec))
 
     def unroll(self) -> None:
         """Turn sequencers that keep no state into containers whose modules take whole sequences at once.
@@ -202,7 +202,7 @@ class _Stacks:
             self._for_lists.add(id(spec))
             return _NOTE_OF_LIST
         spec.target = SEQUENTIAL
-        self._sequentials.add(id(spec))
+        self._former_sequencers.add(id(spec))
         return "" if kinds == {"tensor"} else _NOTE_OF_TENSOR
 
     def _obstacle_to_unrolling(self, spec: ModuleSpec, kinds: set[str]) -> str:
@@ -249,8 +249,8 @@ class _Stacks:
 
     def merge(self) -> None:
         """Make one layer of recurrent layers that follow one another in a Sequential; the others get new numbers."""
-        # `_places` has a container before what is inside, which has to be merged first.
-        for _, spec in reversed([*self._places.values()]):
+        # `_single_places` has a container before what is inside, which has to be merged first.
+        for _, spec in reversed([*self._single_places.values()]):
             if self._may_merge(spec):
                 layers: list[ModuleSpec] = []
                 for group in _groups([*self._modules_in_row(spec)]):
@@ -265,19 +265,20 @@ class _Stacks:
         """
         if spec.target != SEQUENTIAL and id(spec) not in self._for_lists:
             return False
-        if id(spec) in self._sequentials and spec is not self._result.plan.root:
+        if id(spec) in self._former_sequencers and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places (not in `_places`) could not follow it to one level of a layer. In
-        # the row are the modules here and, for a sequencer that is a Sequential now, those inside it.
+        # The tensors of a module of several places (not in `_single_places`) could not follow it to one level of a
+        # layer. In the row are the modules here and, for a former sequencer, those inside it. What is inside other
+        # containers is held to the same, though it is not in the row.
         for child in spec.children.values():
-            if any(id(inside) not in self._places for inside in (child, *child.children.values())):
+            if any(id(inside) not in self._single_places for inside in (child, *child.children.values())):
                 return False
         return True
 
     def _modules_in_row(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
         """Yield the modules of a Sequential; those of a sequencer that is one now instead of itself."""
         for child in spec.children.values():
-            if id(child) in self._sequentials:
+            if id(child) in self._former_sequencers:
                 yield from child.children.values()
             else:
                 yield child
@@ -322,7 +323,7 @@ class _Stacks:
         input_size, hidden_size = first.args[:2]
         merged = evolve(first, target=LAYERS + target, args=(input_size, hidden_size), kwargs=kwargs)
         self._levels[id(merged)] = levels
-        self._places[id(merged)] = self._places[id(first)]  # so that a container around may merge, too
+        self._single_places[id(merged)] = self._single_places[id(first)]  # so that a container around may merge, too
         return merged
 
     def take_state(self) -> None:

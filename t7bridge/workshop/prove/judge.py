@@ -29,7 +29,7 @@ from .layer import (
     to_doubles,
     to_torch,
 )
-from .nodes import Node, NodeOutput, sizes
+from .nodes import Node, NodeOutput, element_counts
 from .proof import AGREES, DIFFERS, NOT_RECORDED, VERDICTS, LayerProof
 from .rounding import BACKWARD, ON_GPU, UNIT, Deviation, has_precision, joined, unit_of
 from .runs import (
@@ -79,7 +79,8 @@ class Outcome:
         difference: the numbers of the comparison; `None` if nothing was compared.
         compared: number of compared values; 0 if nothing was compared.
         runs: number of runs that it is about: 1, until the runs of one layer are counted together.
-        has_weights: whether a layer of the comparison has weights, on which its result depends.
+        depends_on_weights: whether the compared result depends on weights, those of any layer compared along. Where
+            weights have no effect, as on an input of zeros, it is False.
         has_recorded_shape: whether what is computed has as many elements as what is recorded: no update of weights
             changes that.
         gradient_agrees: whether the gradient with respect to its input agrees; `None` if that is not known.
@@ -92,7 +93,7 @@ class Outcome:
     difference: Deviation | None = None
     compared: int = 0
     runs: int = 1
-    has_weights: bool = False
+    depends_on_weights: bool = False
     has_recorded_shape: bool = True
     gradient_agrees: bool | None = None
     updated: bool = False
@@ -113,7 +114,7 @@ class Outcome:
         self.decide(outcome.verdict, f"compared as one with {outcome.run.path}")
         self.difference = outcome.difference
         self.compared = outcome.compared
-        self.has_weights = outcome.has_weights
+        self.depends_on_weights = outcome.depends_on_weights
         self.has_recorded_shape = outcome.has_recorded_shape
 
     def worst_first(self) -> tuple[int, bool, float]:
@@ -125,7 +126,7 @@ class Outcome:
         """Return the verdict as it is reported; a layer that is not recorded has no numbers."""
         proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=self.reason)
         proof.parameters = own_parameters(self.run.obj)
-        proof.has_weights = self.has_weights
+        proof.has_weights = self.depends_on_weights
         proof.updated = self.updated
         proof.runs = self.runs
         if self.difference is not None and self.verdict != NOT_RECORDED:
@@ -190,7 +191,7 @@ def _note_update(layers: list[Outcome]) -> None:
         layers: the verdict on each layer; `updated` is set.
     """
     has_backward = any(layer.run.grad_input is not None for layer in layers)
-    weighted = [layer for layer in layers if layer.has_weights]
+    weighted = [layer for layer in layers if layer.depends_on_weights]
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
     flat_storages = _flat_storages(layers)
@@ -274,7 +275,7 @@ class Judge:
     def judge(self) -> list[Outcome]:
         """Return what is known of each run, in order; to be called once."""
         for number, run in enumerate(self.runs):
-            outcome = Outcome(run, has_weights=bool(own_weights(run.obj)))
+            outcome = Outcome(run, depends_on_weights=bool(own_weights(run.obj)))
             self._outcomes.append(outcome)
             node = self._judge_run(number, outcome)
             self._note_writes(run, node)
@@ -342,7 +343,7 @@ class Judge:
             concatenate = partial(_concatenated, run.joined.dim)
             return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
-        outcome.has_weights = layer.has_weights  # with those of modules inside
+        outcome.depends_on_weights = layer.has_weights  # with those of modules inside
         if has_output and not self.is_of_2010:  # in 2010 the extents of kernels were in another order
             check_kernel(layer)
         if inputs is not None:
@@ -398,7 +399,7 @@ class Judge:
             return  # the modules inside computed it
         tensors = list(tensors_in(run.output))
         self._forget_overwritten(run, tensors)
-        if node is None or sizes(node.values) != [tensor.numel for tensor in tensors]:
+        if node is None or element_counts(node.values) != [tensor.numel for tensor in tensors]:
             return
         source = first_of(run.input)
         for index, tensor in enumerate(tensors):
@@ -469,19 +470,20 @@ class Judge:
             NotRunError: it cannot be run.
         """
         run = outcome.run
-        recorded_sizes = [tensor.numel for tensor in tensors_in(run.output)]
+        recorded_counts = [tensor.numel for tensor in tensors_in(run.output)]
         if node.layer is not None:  # and not the concatenation that a container ends with
-            self._prepare(node.layer, node.input_values(), sum(recorded_sizes))
+            self._prepare(node.layer, node.input_values(), sum(recorded_counts))
         node.run()
         if not any(_differs(node.values, draw) for draw in node.perturbed):
-            # No error of the weights changes the result: zeros times weights are zeros, whatever these are.
-            outcome.has_weights = False
+            # Nor do other weights than these: zeros times weights are zeros, whatever these are.
+            outcome.depends_on_weights = False
         if not is_complete(run.output):
             return  # run for the layers behind it, which take what it computes
         if self._is_intact(run, number):
             self._compare(outcome, node)
-        elif sizes(node.values) != recorded_sizes:
-            # It was overwritten in place, which keeps the shape.
+        elif element_counts(node.values) != recorded_counts:
+            # What overwrote it kept the size of the tensor, so that this still tells how many elements it had. The
+            # order of the dimensions does not count here, where no values are compared: `measure` asks for more.
             computed = [list(item.shape) for item in node.values]
             outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in tensors_in(run.output)]}")
         else:
@@ -515,15 +517,16 @@ class Judge:
         run = outcome.run
         recorded = doubles(self._to_torch(run.output))
         members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]
-        difference = node.compare(recorded, _factor_of_machine(run))
+        difference = node.compare(recorded, _rounding_factor(run))
         outcome.difference = difference
-        outcome.compared = sum(sizes(recorded))
-        outcome.has_weights = any(member.has_weights for member in members)
-        outcome.has_recorded_shape = sizes(recorded) == sizes(node.values)
+        outcome.compared = sum(element_counts(recorded))
+        outcome.depends_on_weights = any(member.depends_on_weights for member in members)
+        outcome.has_recorded_shape = element_counts(recorded) == element_counts(node.values)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
         if _is_tolerated(difference, members) and (difference.is_close or not node.is_random):
             outcome.decide(AGREES, _with_others(outcome, members))
         else:
+            # Of a layer that is random itself there always is one: it never differs.
             doubt = _doubt(run, node, recorded)
             if doubt:  # also of the members, which stay undecided
                 outcome.decide(NOT_RECORDED, doubt)
@@ -563,14 +566,14 @@ class Judge:
             backward = self._backward_of_any_input(number, run, layer)
             if backward is None or _is_empty(recorded):
                 return
-            difference = backward.compare(recorded, BACKWARD * _factor_of_machine(run))
+            difference = backward.compare(recorded, BACKWARD * _rounding_factor(run))
         except (NotRunError, T7BridgeError):
             return
         outcome.gradient_agrees = difference.is_within_limit
         # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
         if outcome.verdict == NOT_RECORDED:
             outcome.difference = difference
-            outcome.compared = sum(sizes(recorded))
+            outcome.compared = sum(element_counts(recorded))
 
     def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
         """Return what has computed the gradient with respect to a layer's input from the recorded gradOutput.
@@ -664,7 +667,7 @@ def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:
 
     Args:
         difference: the difference.
-        members: the layers that are compared as one.
+        members: the layers that are compared as one; of them only the classes matter, which have tolerances.
     """
     if difference.is_within_limit:
         return True
@@ -702,7 +705,7 @@ def _batch_sizes_in_words(node: Node, recorded: list[torch.Tensor]) -> str:
     return f"its input and its output are of passes of {sizes_computed.pop()} and {sizes_recorded.pop()} examples"
 
 
-def _factor_of_machine(run: Run) -> float:
+def _rounding_factor(run: Run) -> float:
     """Return the factor of the limit on rounding for the machine on which a layer ran; see `ON_GPU`."""
     on_gpu = run.obj.class_name.startswith("cudnn.") or any(item.device != "cpu" for item in tensors_in(run.output))
     weight = run.obj.get("weight")

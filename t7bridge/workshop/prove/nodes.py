@@ -95,7 +95,7 @@ class Node:
             single = self.compute(_SINGLE_PRECISION)
         except NotRunError:
             return self.values
-        if sizes(single) != sizes(self.values):
+        if element_counts(single) != element_counts(self.values):
             return self.values
         scale = self.unit / UNIT["float32"]
         scaled = []
@@ -163,6 +163,6 @@ class Node:
         return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw=None))
 
 
-def sizes(tensors: list[torch.Tensor]) -> list[int]:
-    """Return the numbers of elements."""
+def element_counts(tensors: list[torch.Tensor]) -> list[int]:
+    """Return the number of elements of each tensor."""
     return [item.numel() for item in tensors]

@@ -594,11 +594,14 @@ class Memory:
         self._gradient_writers: dict[int, set[int]] = {}
         """The numbers of the runs whose backward wrote its gradient into a storage, by its id."""
         for number, run in enumerate(runs):
-            # A backward comes after all runs.
+            # The backward of such an in-place layer may take its change back, after all runs. This one late write
+            # stands for both: as it is later than any run, nobody takes the memory for unchanged.
             writer = len(runs) if run.may_be_undone else number
             for region in run.writes:
                 storage, _, _ = region
                 self._writes.setdefault(storage, []).append((writer, region))
+            # The gradInput of a container is often that of a module inside: noted again, it would have two writers. Of
+            # outputs, `writes` leaves out what a module inside wrote.
             if not run.is_container:
                 self._note_gradients(number, run)
 

@@ -12,38 +12,38 @@ from .elementwise import multiply_along
 from .shape import windows
 
 
-@operation("view_as_complex", "nn.Select")
+@operation("view_as_complex", lua="nn.Select")
 def view_as_complex(b: Builder, self: Wire) -> Any:
     """Return pairs in the last dimension as complex numbers."""
     return Complex(*(b.select(self, len(self.shape) - 1, part) for part in (0, 1)))
 
 
-@operation("view_as_real", "nn.View, nn.JoinTable", complex=True)
+@operation("view_as_real", lua="nn.View, nn.JoinTable", complex=True)
 def view_as_real(b: Builder, self: Complex) -> Any:
     """Return complex numbers as pairs in the last dimension."""
     parts = [b.reshape(b.wire(part), (*self.shape, 1)) for part in (self.real, self.imag)]
     return b.concatenate(parts, len(self.shape))
 
 
-@operation("real imag", "none: a part", complex=True)
+@operation("real imag", lua="none: a part", complex=True)
 def part(b: Builder, self: Any) -> Any:
     """Return the real or the imaginary part; that of a real value is the value."""
     return getattr(self, "real", self) if b.kind == "real" else self.imag
 
 
-@operation("_conj conj conj_physical _conj_physical", "nn.MulConstant", complex=True)
+@operation("_conj conj conj_physical _conj_physical", lua="nn.MulConstant", complex=True)
 def conjugate(b: Builder, self: Complex) -> Any:
     """Return the conjugate."""
     return Complex(self.real, b.wire(self.imag) * -1)
 
 
-@operation("abs", "nn.Square, nn.CAddTable, nn.Sqrt", complex=True)
+@operation("abs", lua="nn.Square, nn.CAddTable, nn.Sqrt", complex=True)
 def magnitude(b: Builder, self: Complex) -> Any:
     """Return absolute values."""
     return (b.wire(self.real) ** 2 + b.wire(self.imag) ** 2) ** 0.5
 
 
-@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CSubTable, nn.CAddTable", complex=True)
+@operation("mul.Tensor mul.Scalar", lua="nn.CMulTable, nn.CSubTable, nn.CAddTable", complex=True)
 def product(b: Builder, first: Any, second: Any, /) -> Complex:
     """Multiply two values, at least one of which is complex; the other may be real, or a number."""
     if not isinstance(first, Complex):
@@ -96,7 +96,7 @@ def _factor(shape: Any, dims: list[int], normalization: int) -> float:
     return factors[normalization]
 
 
-@operation("_fft_c2c", "nn.MM with nn.Constant for each dimension", complex=True)
+@operation("_fft_c2c", lua="nn.MM with nn.Constant for each dimension", complex=True)
 def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward: bool) -> Any:
     """Transform complex numbers, or real ones that were made complex.
 
@@ -107,7 +107,7 @@ def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward
     return product(b, self, _factor(self.shape, dim, normalization))
 
 
-@operation("_fft_r2c", "nn.MM with nn.Constant for each dimension")
+@operation("_fft_r2c", lua="nn.MM with nn.Constant for each dimension")
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
     """Transform real numbers; return the first half of the last dimension, or all of it.
 
@@ -124,7 +124,7 @@ def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bo
     return product(b, value, _factor(self.shape, dim, normalization))
 
 
-@operation("_fft_c2r", "nn.MM with nn.Constant for each dimension", complex=True)
+@operation("_fft_c2r", lua="nn.MM with nn.Constant for each dimension", complex=True)
 def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_size: int) -> Any:
     """Transform the first half of the last dimension of complex numbers back to real ones.
 
@@ -151,7 +151,7 @@ def to_real(b: Builder, self: Complex, dim: Any, normalization: int, last_dim_si
     return value * _factor(value.shape, dim, normalization)
 
 
-@operation("stft", "nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")
+@operation("stft", lua="nn.Narrow, nn.JoinTable, nn.MM with nn.Constant")
 def short_time(
     b: Builder,
     self: Wire,

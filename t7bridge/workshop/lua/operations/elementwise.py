@@ -153,7 +153,7 @@ for _names, _formula in EACH.items():
     _register(_names, _formula)
 
 
-@operation("gelu", "nn.Tanh with a cubic, or erf of nn.Power, nn.Exp, nn.CMulTable", f"erf is {ERF}.")
+@operation("gelu", lua="nn.Tanh with a cubic, or erf of nn.Power, nn.Exp, nn.CMulTable", note=f"erf is {ERF}.")
 def gelu(b: Builder, self: Any, approximate: str) -> Any:
     """Apply the Gaussian error linear unit, in both forms."""
     if approximate == "tanh":
@@ -163,7 +163,7 @@ def gelu(b: Builder, self: Any, approximate: str) -> Any:
     return b.emit((same() + make("nn.Abs") * ((same() * sqrt(0.5)) >> erf_of_magnitude())) * 0.5, self)
 
 
-@operation("erf erfc", "nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", f"By {ERF}.")
+@operation("erf erfc", lua="nn.ReLU, nn.Power, nn.Exp, nn.CMulTable", note=f"By {ERF}.")
 def erf(b: Builder, self: Any) -> Any:
     """Apply the error function, as erf(relu(x)) - erf(relu(-x)), or 1 minus it."""
     b.remark(f"erf is computed by {ERF}")
@@ -173,13 +173,13 @@ def erf(b: Builder, self: Any) -> Any:
     return 1 - value if b.kind == "erfc" else value
 
 
-@operation("hypot", "nn.Square, nn.CAddTable, nn.Sqrt")
+@operation("hypot", lua="nn.Square, nn.CAddTable, nn.Sqrt")
 def hypot(b: Builder, self: Any, other: Any) -> Any:
     """Return the length of the hypotenuse."""
     return (b.combine("nn.CAddTable", b.wire(self) ** 2, b.wire(other) ** 2)) ** 0.5
 
 
-@operation("softplus", "nn.SoftPlus")
+@operation("softplus", lua="nn.SoftPlus")
 def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
     """Apply log(1 + exp(beta x)) / beta."""
     if threshold != 20:
@@ -187,7 +187,7 @@ def softplus(b: Builder, self: Any, beta: float, threshold: float) -> Any:
     return b.emit(make("nn.SoftPlus", beta), self)
 
 
-@operation("prelu _prelu_kernel", "nn.PReLU")
+@operation("prelu _prelu_kernel", lua="nn.PReLU")
 def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     """Apply a rectifier with learned slopes: one, or one per channel (dimension 1)."""
     count = weight.ref.size[0] if weight.ref.size else 1
@@ -199,7 +199,7 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.emit(layer, self)
 
 
-@operation("dropout native_dropout", "nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
+@operation("dropout native_dropout", lua="nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
 def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
     if p == 0:
@@ -213,8 +213,8 @@ def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
 
 @operation(
     "feature_dropout",
-    "nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
-    "Lua scales in evaluation and PyTorch in training: the constant compensates.",
+    lua="nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
+    note="Lua scales in evaluation and PyTorch in training: the constant compensates.",
 )
 def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
     """Set channels to 0 at random in training."""
@@ -238,8 +238,8 @@ def with_last_axis(b: Builder, value: Any, dim: int, function: Callable[[Any], A
     return b.permute(result, order)  # the exchange is its own inverse
 
 
-@operation("log_softmax.int _log_softmax", "nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
-@operation("softmax.int _softmax", "nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
+@operation("log_softmax.int _log_softmax", lua="nn.LogSoftMax, in nn.Bottle or between nn.Transpose")
+@operation("softmax.int _softmax", lua="nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
 def softmax(b: Builder, self: Wire, dim: Axis) -> Any:
     """Apply softmax over a dimension, or its logarithm."""
     return softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
@@ -298,8 +298,8 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     return Scaled(param, scale**-1 if divide else scale, axis)
 
 
-@operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", "nn.CSubTable, nn.CAdd, nn.AddConstant")
-@operation("add.Tensor add.Scalar", "nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
+@operation("sub.Tensor sub.Scalar rsub.Scalar rsub.Tensor", lua="nn.CSubTable, nn.CAdd, nn.AddConstant")
+@operation("add.Tensor add.Scalar", lua="nn.CAddTable, nn.CAdd for a parameter, nn.AddConstant")
 def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
     """Add, or subtract; sums of masks are masks.
 
@@ -315,8 +315,8 @@ def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
     return b.expand(first + second if b.kind == "add" else first - second, b.shape)
 
 
-@operation("div.Tensor div.Scalar true_divide.Tensor", "nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
-@operation("mul.Tensor mul.Scalar", "nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
+@operation("div.Tensor div.Scalar true_divide.Tensor", lua="nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
+@operation("mul.Tensor mul.Scalar", lua="nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
 def mul(b: Builder, self: Any, other: Any) -> Any:
     """Multiply, or divide."""
     divide = b.kind != "mul"
@@ -330,20 +330,20 @@ def mul(b: Builder, self: Any, other: Any) -> Any:
     return b.expand(first / second if divide else first * second, b.shape)
 
 
-@operation("lerp.Scalar lerp.Tensor", "nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
+@operation("lerp.Scalar lerp.Tensor", lua="nn.CSubTable, nn.MulConstant or nn.CMulTable, nn.CAddTable")
 def lerp(b: Builder, self: Any, end: Wire, weight: Any) -> Any:
     """Interpolate linearly between two values."""
     return (end - self) * weight + self
 
 
-@operation("minimum min.other", "nn.CMinTable")
-@operation("maximum max.other", "nn.CMaxTable")
+@operation("minimum min.other", lua="nn.CMinTable")
+@operation("maximum max.other", lua="nn.CMaxTable")
 def extremum(b: Builder, self: Any, other: Any) -> Any:
     """Return the larger or the smaller of two."""
     return b.combine("nn.CMaxTable" if b.kind.startswith("max") else "nn.CMinTable", self, other)
 
 
-@operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", "nn.CMaxTable, nn.CMinTable")
+@operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", lua="nn.CMaxTable, nn.CMinTable")
 def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
     """Clip each element to an interval of its own; a bound that is `None` is left out."""
     numbers = [number_of(bound) for bound in (min, max) if bound is not None]
@@ -357,7 +357,7 @@ def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> An
     return value
 
 
-@operation("pow.Scalar", "nn.MulConstant, nn.Exp")
+@operation("pow.Scalar", lua="nn.MulConstant, nn.Exp")
 def power_of_number(b: Builder, self: float, exponent: Wire) -> Any:
     """Raise a number to powers."""
     if self <= 0:
@@ -371,7 +371,7 @@ def _finite(b: Builder) -> tuple[float, float]:
     return -largest, largest
 
 
-@operation("logaddexp", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
+@operation("logaddexp", lua="nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable, nn.SoftPlus, nn.CAddTable")
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
     largest = b.combine("nn.CMaxTable", self, other)
@@ -383,20 +383,20 @@ FUNCTIONS = "sin cos tan asin acos atan sinh cosh asinh atanh floor ceil trunc r
 """Functions of each element that nn lacks: layers of `layers.lua`, where `--allow layers` permits it."""
 
 
-@operation(FUNCTIONS, "pt.Function", package="layers")
+@operation(FUNCTIONS, lua="pt.Function", package="layers")
 def function(b: Builder, self: Wire, /) -> Any:
     """Apply a function to each element; the slope of those that round is 0."""
     return self >> make("pt.Function", b.kind)
 
 
-@operation("atan2 pow.Tensor_Tensor fmod.Tensor remainder.Tensor floor_divide", "pt.Binary", package="layers")
-@operation("fmod.Scalar remainder.Scalar", "pt.Binary", package="layers")
+@operation("atan2 pow.Tensor_Tensor fmod.Tensor remainder.Tensor floor_divide", lua="pt.Binary", package="layers")
+@operation("fmod.Scalar remainder.Scalar", lua="pt.Binary", package="layers")
 def binary(b: Builder, self: Any, other: Any, /) -> Any:
     """Apply a function to each pair of elements."""
     return apply_to_pairs(b, b.kind, self, other)
 
 
-@operation("div.Tensor_mode div.Scalar_mode", "pt.Binary; nn.CDivTable", package="layers")
+@operation("div.Tensor_mode div.Scalar_mode", lua="pt.Binary; nn.CDivTable", package="layers")
 def rounded_quotient(b: Builder, self: Any, other: Any, rounding_mode: str | None) -> Any:
     """Divide, and round the quotient down or to 0.
 
@@ -487,8 +487,8 @@ def _compared_type(b: Builder) -> str:
 
 @operation(
     " ".join(f"{name}.{kind}" for name in ("gt", "lt", "ge", "le", "eq", "ne") for kind in ("Scalar", "Tensor")),
-    f"{PARTS}, nn.Abs",
-    NOTE,
+    lua=f"{PARTS}, nn.Abs",
+    note=NOTE,
 )
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds.
@@ -556,7 +556,7 @@ def _clip_infinities(b: Builder, value: Any) -> Any:
     return max(min(value, high), low)
 
 
-@operation("isnan", "nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable; pt.Function")
+@operation("isnan", lua="nn.CMaxTable, nn.CMinTable, nn.HardTanh, nn.CSubTable; pt.Function")
 def isnan(b: Builder, self: Wire) -> Any:
     """Return 1 for NaN."""
     return nan_mask(b, self)
@@ -580,7 +580,7 @@ def _as_mask(b: Builder, value: Any, name: str) -> Any:
     return value
 
 
-@operation("logical_not bitwise_not", "nn.MulConstant, nn.AddConstant")
+@operation("logical_not bitwise_not", lua="nn.MulConstant, nn.AddConstant")
 def logical_not(b: Builder, self: Any) -> Any:
     """Exchange 0 and 1 of a mask."""
     return 1 - b.wire(_as_mask(b, self, "self"))
@@ -588,7 +588,7 @@ def logical_not(b: Builder, self: Any) -> Any:
 
 @operation(
     " ".join(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor" for name in ("and", "or", "xor")),
-    "nn.CMulTable (and), nn.CMaxTable (or), nn.CSubTable and nn.Abs (xor)",
+    lua="nn.CMulTable (and), nn.CMaxTable (or), nn.CSubTable and nn.Abs (xor)",
 )
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
@@ -597,7 +597,7 @@ def logic(b: Builder, self: Any, other: Any) -> Any:
     return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
 
 
-@operation("bucketize.Tensor searchsorted.Tensor", f"{PARTS}, nn.Sum", NOTE)
+@operation("bucketize.Tensor searchsorted.Tensor", lua=f"{PARTS}, nn.Sum", note=NOTE)
 def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | None = None, sorter: Any = None) -> Any:
     """Return the number of boundaries below each element, or not above it.
 
@@ -623,7 +623,7 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | N
     return reduce_over(b, "nn.Sum", is_edge_below, [-1])
 
 
-@operation("sign sgn", f"nn.ConcatTable, nn.CSubTable, {PARTS}", NOTE)
+@operation("sign sgn", lua=f"nn.ConcatTable, nn.CSubTable, {PARTS}", note=NOTE)
 def sign(b: Builder, self: Any) -> Any:
     """Return -1, 0 or 1."""
     dtype = _compared_type(b)
@@ -688,7 +688,7 @@ def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
 
 @operation(
     "where.self where.ScalarOther where.ScalarSelf where.Scalar",
-    "nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
+    lua="nn.CMaxTable and nn.CMinTable with bounds by the mask, nn.Log; nn.CAddTable; NaN by nn.Threshold and nn.Sqrt",
 )
 def where(b: Builder, condition: Any, self: Any, other: Any) -> Any:
     """Choose between two values by a mask.
@@ -728,7 +728,7 @@ def _axes_of(dim: Any, rank: int) -> list[int]:
     return sorted({axis % rank for axis in dims})
 
 
-@operation("any any.dim any.dims all all.dim all.dims", f"nn.Max, nn.Min; {PARTS}, nn.Abs", NOTE)
+@operation("any any.dim any.dims all all.dim all.dims", lua=f"nn.Max, nn.Min; {PARTS}, nn.Abs", note=NOTE)
 def any_of(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
     """Return whether any or all elements along dimensions are not 0."""
     mask = self if b.dtype_of("self") == "bool" else self >> is_nonzero(b, b.dtype_of("self"))
@@ -762,7 +762,7 @@ def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = Fa
 
 @operation(
     "mean.dim mean sum.dim_IntList sum amax amin max min max.dim min.dim",
-    "nn.Mean, nn.Sum, nn.Max, nn.Min",
+    lua="nn.Mean, nn.Sum, nn.Max, nn.Min",
     missing=POSITIONS,
 )
 def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> Any:
@@ -786,7 +786,7 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
 
 @operation(
     "var.correction var.dim var_mean.correction",
-    "nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
+    lua="nn.Mean, nn.CSubTable, nn.Square, nn.Sum, nn.MulConstant",
 )
 def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = None, correction: Any = None) -> Any:
     """Return variances, and means.
@@ -816,7 +816,7 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
     return variances
 
 
-@operation("linalg_vector_norm", "nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
+@operation("linalg_vector_norm", lua="nn.Abs, nn.Square or nn.Power, nn.Sum, nn.Sqrt or nn.Power")
 def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
     """Return p-norms.
 
@@ -832,7 +832,7 @@ def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
     return reduce_over(b, "nn.Sum", absolute**ord, dim, keepdim) ** (1 / ord)
 
 
-@operation("cdist _cdist_forward", "nn.CSubTable; as linalg_vector_norm")
+@operation("cdist _cdist_forward", lua="nn.CSubTable; as linalg_vector_norm")
 def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     """Return the distances between the rows of two matrices."""
     rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
@@ -840,7 +840,7 @@ def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     return norm(b, b.combine("nn.CSubTable", rows, columns), ord=p, dim=[-1], keepdim=False)
 
 
-@operation("logsumexp", "nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
+@operation("logsumexp", lua="nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
     # Without the largest, exponentials may be infinite; the difference of two infinities would be NaN.
@@ -849,7 +849,7 @@ def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     return b.reshape(largest + (total >> make("nn.Log")), b.shape)
 
 
-@operation("cumsum", "nn.MM with nn.Constant, a triangle of ones")
+@operation("cumsum", lua="nn.MM with nn.Constant, a triangle of ones")
 def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative sums."""
     _refuse_rounding_of_terms(b)
@@ -871,7 +871,7 @@ def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
 
 @operation(
     "logcumsumexp cummax cummin",
-    "nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
+    lua="nn.Narrow, nn.JoinTable; as logaddexp, nn.CMaxTable or nn.CMinTable",
     missing=POSITIONS,
 )
 def cumulative(b: Builder, self: Wire, dim: Axis) -> Any:
@@ -901,7 +901,7 @@ def _split_elements(b: Builder, value: Wire, dim: int) -> list[Any]:
     return [b.narrow(value, dim, index, 1) for index in range(extent)]
 
 
-@operation("prod.dim_int", "nn.Select, nn.CMulTable")
+@operation("prod.dim_int", lua="nn.Select, nn.CMulTable")
 def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return products."""
     _refuse_rounding_of_terms(b)
@@ -909,14 +909,14 @@ def product_along(b: Builder, self: Wire, dim: Axis) -> Any:
     return b.reshape(b.emit(make("nn.CMulTable"), *parts) if len(parts) > 1 else parts[0], b.shape)
 
 
-@operation("cumprod", "pt.CumProd", package="layers")
+@operation("cumprod", lua="pt.CumProd", package="layers")
 def cumprod(b: Builder, self: Wire, dim: Axis) -> Any:
     """Return cumulative products."""
     _refuse_rounding_of_terms(b)
     return self >> make("pt.CumProd", dim + 1)
 
 
-@operation("sort sort.stable topk median.dim", "pt.Sort, nn.Narrow", package="layers")
+@operation("sort sort.stable topk median.dim", lua="pt.Sort, nn.Narrow", package="layers")
 def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: bool = False, k: Any = None) -> Any:
     """Return elements of a dimension in order, all, the first or the lower middle ones, and their indices.
 
@@ -941,7 +941,7 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
     return [b.reshape(result, shape) for result, shape in zip(results, b.shape)]
 
 
-@operation("argmax argmin", "pt.ArgMax", package="layers")
+@operation("argmax argmin", lua="pt.ArgMax", package="layers")
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all.
 
@@ -1007,11 +1007,11 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
     return value
 
 
-@operation("instance_norm", "as group_norm with a group for each channel; with running statistics as batch_norm")
+@operation("instance_norm", lua="as group_norm with a group for each channel; with running statistics as batch_norm")
 @operation(
     "batch_norm",
-    "nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
-    "Means and variances are updated in training as in PyTorch.",
+    lua="nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
+    note="Means and variances are updated in training as in PyTorch.",
 )
 def batch_norm(
     b: Builder,
@@ -1094,7 +1094,8 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
 
 
 @operation(
-    "layer_norm rms_norm", "nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean"
+    "layer_norm rms_norm",
+    lua="nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd; rms_norm no mean",
 )
 def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias: Any = None, eps: Any = None) -> Any:
     """Normalize over the last dimensions of each example, or divide by the root of the mean square.
@@ -1118,8 +1119,8 @@ def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias
 
 @operation(
     "_native_batch_norm_legit_no_training native_layer_norm native_group_norm",
-    "as batch_norm, layer_norm and group_norm",
-    "Of exported programs that were decomposed.",
+    lua="as batch_norm, layer_norm and group_norm",
+    note="Of exported programs that were decomposed.",
     missing="the statistics of a normalization are not known in Lua",
 )
 def native_norm(b: Builder, **args: Any) -> Any:
@@ -1128,7 +1129,7 @@ def native_norm(b: Builder, **args: Any) -> Any:
     return OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
 
 
-@operation("group_norm", "nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
+@operation("group_norm", lua="nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")
 def group_norm(b: Builder, input: Wire, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """Normalize over groups of channels of each example.
 

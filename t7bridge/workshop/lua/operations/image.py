@@ -82,8 +82,8 @@ def _layer_of_groups(
 
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
-    "nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, nn.VolumetricConvolution, "
-    "nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
+    lua="nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, "
+    "nn.VolumetricConvolution, nn.VolumetricDilatedConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
 @with_weight(is_transposed=False, channels=1)
@@ -212,7 +212,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple
 
 @operation(
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input",
-    "nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
+    lua="nn.SpatialFullConvolution, nn.VolumetricFullConvolution; groups as nn.Concat of nn.Narrow",
     scaled=True,
 )
 @with_weight(is_transposed=True, channels=1)
@@ -314,8 +314,8 @@ def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
 
 @operation(
     "convolution _convolution",
-    "as conv2d and conv_transpose2d",
-    "Of script modules and decomposed programs.",
+    lua="as conv2d and conv_transpose2d",
+    note="Of script modules and decomposed programs.",
     scaled=True,
 )
 def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
@@ -324,7 +324,7 @@ def any_convolution(b: Builder, transposed: bool, **args: Any) -> Any:
     return OPERATIONS[name].call(b, args)
 
 
-@operation("im2col", "nn.SpatialZeroPadding, nn.Index")
+@operation("im2col", lua="nn.SpatialZeroPadding, nn.Index")
 def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Return the elements at each position of a kernel.
 
@@ -358,7 +358,7 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
 @operation(
     "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
     "avg_pool1d avg_pool2d avg_pool3d",
-    "nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
+    lua="nn.SpatialMaxPooling, nn.SpatialDilatedMaxPooling, nn.VolumetricMaxPooling, nn.VolumetricDilatedMaxPooling, "
     "nn.SpatialAveragePooling, nn.VolumetricAveragePooling",
     missing=INDICES,
 )
@@ -434,7 +434,7 @@ def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], 
     return make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
 
 
-@operation("max_unpool2d", "pt.Scatter", package="layers")
+@operation("max_unpool2d", lua="pt.Scatter", package="layers")
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     """Return images with values at the positions of maxima, and 0 elsewhere."""
     lead = self.shape[:-2]
@@ -464,7 +464,7 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
 @operation(
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d",
-    "nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
+    lua="nn.SpatialAdaptiveAveragePooling, nn.SpatialAdaptiveMaxPooling, nn.VolumetricAveragePooling",
     missing=INDICES,
 )
 def adaptive_pool(b: Builder, self: Wire) -> Any:
@@ -487,7 +487,7 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     "upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_bilinear2d.vec "
     "upsample_linear1d.vec upsample_bicubic2d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec "
     "_upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec upsample_trilinear3d.vec",
-    "nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
+    lua="nn.SpatialUpSamplingNearest, nn.SpatialUpSamplingBilinear, or nn.MM with nn.Constant for each dimension",
 )
 def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = False) -> Any:
     """Interpolate along the last dimensions.
@@ -565,7 +565,7 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
     return multiply_along(b, value, 2 + dimension, matrix)
 
 
-@operation("col2im", "pt.Fold", package="layers")
+@operation("col2im", lua="pt.Fold", package="layers")
 def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     """Add overlapping blocks to an image.
 
@@ -576,7 +576,7 @@ def col2im(b: Builder, self: Wire, output_size: Any, kernel_size: Any, dilation:
     return b.emit(make("pt.Fold", *output_size, *kernel_size, *stride, *padding, *dilation), self, shape=b.shape)
 
 
-@operation("grid_sampler grid_sampler_2d", "pt.GridSample", package="layers")
+@operation("grid_sampler grid_sampler_2d", lua="pt.GridSample", package="layers")
 def grid_sampler(
     b: Builder, input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:

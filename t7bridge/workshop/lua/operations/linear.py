@@ -170,7 +170,7 @@ def _along_channels(b: Builder, value: Wire, vector: Any, channels: int) -> Any:
     return b.reshape(vector, (*vector.shape, *(1,) * behind))
 
 
-@operation("linear", "nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
+@operation("linear", lua="nn.Linear, in nn.Bottle for more than two dimensions", scaled=True)
 @with_weight(is_transposed=False, channels=-1)
 def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """Apply a matrix and a bias to the last dimension.
@@ -183,7 +183,7 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     return product if bias is None else product + bias
 
 
-@operation("matmul mm bmm mv dot vdot", "nn.MM, nn.Linear for a parameter")
+@operation("matmul mm bmm mv dot vdot", lua="nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
     # By a parameter: nn.Linear, whose weight is (out, in), and so transposed. Dimensions of extent 1 before the two are
@@ -208,7 +208,7 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     return product(b, *_broadcast_batches(b, self, other))
 
 
-@operation("addmm", "nn.Linear, nn.MM, nn.CAdd")
+@operation("addmm", lua="nn.Linear, nn.MM, nn.CAdd")
 def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float) -> Any:
     """Multiply matrices and add.
 
@@ -222,7 +222,7 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
     return total + (self if beta == 1 else b.wire(self) * beta)
 
 
-@operation("bilinear", "nn.Bilinear")
+@operation("bilinear", lua="nn.Bilinear")
 def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learned | None) -> Any:
     """Apply a bilinear form to two inputs of two dimensions.
 
@@ -241,8 +241,8 @@ def bilinear(b: Builder, input1: Any, input2: Any, weight: Learned, bias: Learne
 
 @operation(
     "_weight_norm _weight_norm_interface",
-    "nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable after the layer",
-    "The layer has the direction as its weight, and its outputs are scaled.",
+    lua="nn.Square, nn.Sum, nn.Sqrt, nn.CDivTable of the parameters; nn.CMulTable after the layer",
+    note="The layer has the direction as its weight, and its outputs are scaled.",
 )
 def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
     """Return a weight as direction times length.
@@ -263,7 +263,7 @@ def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
 
 
 @operation(
-    "scaled_dot_product_attention", "nn.MM, nn.MulConstant, nn.SoftMax, nn.CAddTable with nn.Constant for a mask"
+    "scaled_dot_product_attention", lua="nn.MM, nn.MulConstant, nn.SoftMax, nn.CAddTable with nn.Constant for a mask"
 )
 def attention(
     b: Builder,

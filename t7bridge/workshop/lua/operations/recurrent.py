@@ -198,8 +198,8 @@ def _cells_are_used(b: Builder) -> bool:
 
 @operation(
     "lstm.input gru.input rnn_tanh.input rnn_relu.input",
-    "nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o or r, z, n",
-    "Unrolled over the steps of the example input: other lengths need another export. `--allow rnn`: nn.SeqLSTM.",
+    lua="nn.gModule cells of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable; one a step; gates i, f, g, o or r, z, n",
+    note="Unrolled over the steps of the example input: other lengths need another export. `--allow rnn`: nn.SeqLSTM.",
 )
 def recurrent(
     b: Builder,
@@ -256,7 +256,7 @@ def recurrent(
 
 @operation(
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
-    "one nn.gModule of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable",
+    lua="one nn.gModule of nn.Linear, nn.Sigmoid, nn.Tanh, nn.CMulTable",
 )
 def cell(
     b: Builder, input: Wire, hx: Any, w_ih: Learned, w_hh: Learned, b_ih: Learned | None, b_hh: Learned | None

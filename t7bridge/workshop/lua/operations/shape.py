@@ -32,7 +32,7 @@ _END = 2**63 - 1
 @operation(
     "view reshape _unsafe_view flatten.using_ints unflatten.int squeeze squeeze.dim squeeze.dims unsqueeze view_as "
     "reshape_as",
-    "nn.View",
+    lua="nn.View",
 )
 def view(b: Builder, self: Any) -> Any:
     """Reshape to another shape with the same number of elements."""
@@ -50,7 +50,7 @@ def _has_open_batch_of_one(shape: Any) -> bool:
 @operation(
     "contiguous clone alias lift_fresh_copy dropout.none to.dtype to.device to.dtype_layout _to_copy type_as to.other "
     "view.dtype positive",
-    "none; nn.Copy to whole numbers, a comparison to masks",
+    lua="none; nn.Copy to whole numbers, a comparison to masks",
 )
 def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
@@ -78,7 +78,7 @@ def same(b: Builder, self: Any) -> Any:
     return self
 
 
-@operation("detach", "nn.ZeroGrad")
+@operation("detach", lua="nn.ZeroGrad")
 def detach(b: Builder, self: Any) -> Any:
     """Return the same values without a gradient."""
     if isinstance(self, Stored):
@@ -86,7 +86,7 @@ def detach(b: Builder, self: Any) -> Any:
     return self >> make("nn.ZeroGrad") if isinstance(self, Wire) else self
 
 
-@operation("permute transpose.int t mT", "nn.Transpose")
+@operation("permute transpose.int t mT", lua="nn.Transpose")
 def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int = -1) -> Any:
     """Permute dimensions, or exchange two: the last ones by default, as `t` and `mT` do."""
     if dims is not None:
@@ -98,13 +98,13 @@ def permute(b: Builder, self: Any, dims: Any = None, dim0: int = -2, dim1: int =
     return b.permute(self, order)
 
 
-@operation("expand expand_as broadcast_to", "nn.Replicate")
+@operation("expand expand_as broadcast_to", lua="nn.Replicate")
 def expand(b: Builder, self: Any, other: Any = None) -> Any:
     """Repeat along dimensions of extent 1."""
     return b.expand(self, b.shape, like=other if isinstance(other, Wire) else None)
 
 
-@operation("copy", "none: the other value")
+@operation("copy", lua="none: the other value")
 def overwritten(b: Builder, self: Any, src: Any) -> Any:
     """Replace all elements.
 
@@ -113,7 +113,7 @@ def overwritten(b: Builder, self: Any, src: Any) -> Any:
     return b.expand(src, b.shape, like=self if isinstance(self, Wire) else None)
 
 
-@operation("slice_scatter select_scatter", "nn.Narrow, nn.JoinTable")
+@operation("slice_scatter select_scatter", lua="nn.Narrow, nn.JoinTable")
 def with_part(
     b: Builder, self: Any, src: Any, dim: Axis, index: Any = None, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
@@ -138,8 +138,12 @@ def with_part(
     count = (end - begin + step - 1) // step  # rounded up
     if count == 0:
         return self
+    # PyTorch gives `src` this shape already, but its extent may be an open one where the conditions of `_range` have
+    # made `count` a number: then `src` gets the number.
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart
+        # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
+        # model refuses other sizes.
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     parts = [src]
     if begin != 0:
@@ -206,7 +210,7 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
     return b.gather_constant(value, start + step * np.arange(count), axis)
 
 
-@operation("select.int", "nn.Select")
+@operation("select.int", lua="nn.Select")
 def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     """Take one element of a dimension."""
     extent = self.shape[dim]
@@ -220,7 +224,7 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     raise CannotError("takes an element of the batch")
 
 
-@operation("slice.Tensor", "nn.Narrow; with a step nn.View and nn.Select")
+@operation("slice.Tensor", lua="nn.Narrow; with a step nn.View and nn.Select")
 def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension.
 
@@ -251,7 +255,7 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
 
 @operation(
     "split.Tensor split.sizes split_with_sizes chunk tensor_split.sections unsafe_chunk unsafe_split.Tensor",
-    "nn.Narrow",
+    lua="nn.Narrow",
 )
 def split(b: Builder, self: Any, dim: Axis) -> Any:
     """Cut a dimension into ranges."""
@@ -259,19 +263,19 @@ def split(b: Builder, self: Any, dim: Axis) -> Any:
     return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
-@operation("unbind.int", "nn.Select")
+@operation("unbind.int", lua="nn.Select")
 def unbind(b: Builder, self: Any, dim: Axis) -> Any:
     """Take each element of a dimension."""
     return [b.select(self, dim, index) for index in range(int(self.shape[dim]))]
 
 
-@operation("stack", "nn.View, nn.JoinTable")
+@operation("stack", lua="nn.View, nn.JoinTable")
 def stack(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a new dimension."""
     return b.concatenate([b.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:])) for value in tensors], dim)
 
 
-@operation("cat concat concatenate", "nn.JoinTable")
+@operation("cat concat concatenate", lua="nn.JoinTable")
 def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
     """Join along a dimension."""
     return b.concatenate(tensors, dim)
@@ -279,7 +283,8 @@ def cat(b: Builder, tensors: Any, dim: Axis) -> Any:
 
 @operation(
     "tril triu",
-    "nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend on the inputs",
+    lua="nn.CMaxTable and nn.CMinTable with bounds by the mask; counted positions, where the extents depend "
+    "on the inputs",
 )
 def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     """Return the lower or upper triangle of matrices, and 0 elsewhere.
@@ -304,7 +309,7 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     return b.expand(fill_where(b, mask * 0.0, mask, number), b.shape)
 
 
-@operation("repeat", "nn.JoinTable, nn.Replicate")
+@operation("repeat", lua="nn.JoinTable, nn.Replicate")
 def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     """Repeat whole dimensions.
 
@@ -326,7 +331,7 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
     return b.reshape(expanded, b.shape)
 
 
-@operation("flip", "nn.Narrow, nn.JoinTable")
+@operation("flip", lua="nn.Narrow, nn.JoinTable")
 def flip(b: Builder, self: Any, dims: Any) -> Any:
     """Reverse dimensions."""
     for dim in dims:
@@ -335,7 +340,7 @@ def flip(b: Builder, self: Any, dims: Any) -> Any:
     return self
 
 
-@operation("pixel_shuffle", "nn.PixelShuffle")
+@operation("pixel_shuffle", lua="nn.PixelShuffle")
 def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
     """Move channels to pixels."""
     return b.emit(make("nn.PixelShuffle", upscale_factor), self, shape=b.shape)
@@ -343,7 +348,7 @@ def pixel_shuffle(b: Builder, self: Any, upscale_factor: int) -> Any:
 
 @operation(
     "constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d",
-    "nn.SpatialZeroPadding, nn.Padding, nn.SpatialReflectionPadding, nn.SpatialReplicationPadding, "
+    lua="nn.SpatialZeroPadding, nn.Padding, nn.SpatialReflectionPadding, nn.SpatialReplicationPadding, "
     "nn.VolumetricReplicationPadding, nn.Narrow",
 )
 def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> Any:
@@ -437,7 +442,7 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
 @operation(
     "zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like empty.memory_format new_empty "
     "empty_like fill.Scalar scalar_tensor",
-    "nn.Constant",
+    lua="nn.Constant",
 )
 def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None) -> Any:
     """Return a constant."""
@@ -451,8 +456,8 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     return b.constant(np.full(size, number, element), b.shape)
 
 
-@operation("index_select", "nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
-@operation("index.Tensor", "nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
+@operation("index_select", lua="nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
+@operation("index.Tensor", lua="nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
 def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
     """Take elements at constant positions of one dimension.
 
@@ -495,7 +500,7 @@ def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
     return b.reshape(elements, replace_axis(value.shape, axis, *positions.shape))
 
 
-@operation("diagonal_scatter", "nn.View, nn.Narrow, nn.JoinTable")
+@operation("diagonal_scatter", lua="nn.View, nn.Narrow, nn.JoinTable")
 def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Replace a diagonal of two dimensions.
 
@@ -512,7 +517,7 @@ def with_diagonal(b: Builder, self: Any, src: Any, offset: int, dim1: Axis, dim2
     return b.permute(matrices, order_back)
 
 
-@operation("diagonal", "nn.View, nn.Narrow, nn.JoinTable")
+@operation("diagonal", lua="nn.View, nn.Narrow, nn.JoinTable")
 def diagonal(b: Builder, self: Any, offset: int, dim1: Axis, dim2: Axis) -> Any:
     """Return a diagonal of two dimensions as the last.
 
@@ -608,8 +613,8 @@ def _from_front(b: Builder, index: Any, extent: int) -> Any:
 
 @operation(
     "index_put",
-    "nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable",
-    "Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
+    lua="nn.CMaxTable and nn.CMinTable by a mask; nn.Narrow and nn.JoinTable",
+    note="Computed positions, and sums: pt.Scatter, where `--allow layers` permits it.",
 )
 def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool) -> Any:
     """Replace elements where a mask is true by one number, or replace or add to slices at indices of a dimension.
@@ -663,7 +668,7 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
     return b.emit(make("pt.Scatter", axis + 1, accumulate), b.wire(value, like=values), positions, values)
 
 
-@operation("masked_select", "nn.Narrow, nn.JoinTable")
+@operation("masked_select", lua="nn.Narrow, nn.JoinTable")
 def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     """Return the elements where a constant mask is true."""
     if not isinstance(mask, Const):
@@ -673,7 +678,7 @@ def masked_select(b: Builder, self: Any, mask: Any) -> Any:
     return b.reshape(b.gather_constant(row, positions, axis=1), b.shape)
 
 
-@operation("unfold", "nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
+@operation("unfold", lua="nn.Narrow and nn.JoinTable, nn.Index; nn.View, nn.Transpose")
 def windows(b: Builder, self: Wire, dimension: Axis, size: int, step: int) -> Any:
     """Return the windows of a dimension, their elements last."""
     extent = int(self.shape[dimension])
@@ -687,7 +692,7 @@ def windows(b: Builder, self: Wire, dimension: Axis, size: int, step: int) -> An
     return b.permute(frames, (*others, axis_of_elements))
 
 
-@operation("gather", "pt.Gather", package="layers")
+@operation("gather", lua="pt.Gather", package="layers")
 def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
     """Return the elements at indices of a dimension."""
     self, index = b.wires(self, index)
@@ -698,7 +703,7 @@ def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
     return b.emit(make("pt.Gather", dim + 1), self, index, shape=index.shape)
 
 
-@operation("scatter.src scatter.value scatter_add", "pt.Scatter", package="layers")
+@operation("scatter.src scatter.value scatter_add", lua="pt.Scatter", package="layers")
 def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
     """Replace the elements at indices of a dimension, or add to them.
 
@@ -748,7 +753,7 @@ def _rows_layer(weight: Stored, padding_idx: int, scale_grad_by_freq: bool) -> A
     return make("nn.AddConstant", 1) >> make("nn.LookupTable", *args, calls=calls, weight=weight.ref)
 
 
-@operation("embedding", "nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
+@operation("embedding", lua="nn.LookupTable, after nn.AddConstant(1), as Lua counts from 1")
 def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_grad_by_freq: bool) -> Any:
     """Look up rows.
 
@@ -783,7 +788,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
     return b.reshape(b.emit(layer, matrix, shape=(*matrix.shape, width)), b.shape)
 
 
-@operation("arange.start_step arange.start arange", "none: offsets of bags of embeddings")
+@operation("arange.start_step arange.start arange", lua="none: offsets of bags of embeddings")
 def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
     """Return numbers in steps up to one that depends on the inputs."""
     if start != 0 or step != int(step):
@@ -796,7 +801,7 @@ def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
 
 @operation(
     "embedding_bag.padding_idx embedding_bag",
-    "nn.LookupTable, nn.Sum, nn.Mean or nn.Max",
+    lua="nn.LookupTable, nn.Sum, nn.Mean or nn.Max",
     missing="bags keep no offsets, sizes or positions of maxima in nn",
 )
 def embedding_bag(
