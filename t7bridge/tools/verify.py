@@ -867,8 +867,8 @@ class Sides:
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        # In groups, "a.b" may be beside "b" in a group "a". The other file is named by itself, so that names differ if it
-        # has no such pair; it lacks a tensor then.
+        # In groups, "a.b" may be beside "b" in a group "a". The other file is named by itself, so that names
+        # differ if it has no such pair; it lacks a tensor then.
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings

@@ -371,8 +371,8 @@ class Emitter:
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
         # Dimensions of extent 1 may move without any element doing so: another shape of the same elements will do then.
-        # Tensors of the state dict that are broadcast or transposed cannot be reshaped, and `_transposed_matrix` refuses
-        # them, too, if only such dimensions move.
+        # Tensors of the state dict that are broadcast or transposed cannot be reshaped, and `_transposed_matrix`
+        # refuses them, too, if only such dimensions move.
         longer = [axis for axis in order if value.shape[axis] != 1]
         if longer == sorted(longer) and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
@@ -385,7 +385,7 @@ class Emitter:
     def _transposed_matrix(self, value: Stored, shape: Shape) -> Stored | None:
         """Return a matrix of the state dict with rows and columns exchanged, as layers hold it; `None` if they cannot.
 
-        They can exchange a transposed one back, or all of a tensor that has its shape in the state dict; no part of one.
+        They can exchange a transposed one back, or all of a tensor in its shape of the state dict, no part of one.
 
         Args:
             value: the matrix.
