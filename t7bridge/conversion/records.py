@@ -703,10 +703,12 @@ def _skeleton_of(head: Any, rest: bytes) -> tuple[Skeleton, str]:
         rest: the bytes after it.
 
     Raises:
-        ValueError: a value is out of range, as other errors say that one is missing or of another type: `decode_head`
-            makes one error of all.
+        ValueError: a value is out of range. What else Python raises, where one is missing or of another type, is not
+            caught here: `decode_head` makes one error of all.
     """
     stream_bytes = int(head["stream_bytes"])
+    if not 0 <= stream_bytes <= len(rest):
+        raise ValueError("stream_bytes")
     fields: dict[str, Any] = {}
     for name, item in head["layout"].items():
         fields[name] = tuple(item) if isinstance(item, list) else item  # JSON has no tuples
@@ -721,11 +723,9 @@ def _skeleton_of(head: Any, rest: bytes) -> tuple[Skeleton, str]:
     for number in (*skeleton.layout.numbers, *skeleton.layout.unowned):
         if type(number) is not int or abs(number) >= 1 << 31:
             raise ValueError("numbers")
-    # Each value takes at least a byte, so there are no more of them than bytes.
-    if not 1 <= skeleton.roots <= max(1, len(rest)):
+    # Each value takes at least a byte of the stream.
+    if not 1 <= skeleton.roots <= stream_bytes:
         raise ValueError("roots")
-    if not 0 <= stream_bytes <= len(rest):
-        raise ValueError("stream_bytes")
     return skeleton, str(head["content"])
 
 

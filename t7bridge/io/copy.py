@@ -32,7 +32,7 @@ class ExtentCopy:
     Args:
         extent: the bytes, and their change.
         position: of the first byte in the target.
-        done: is given the CRC-32 of what was written; without it none is computed.
+        done: is given the CRC-32 of what was written; `None` if nobody asks for it.
     """
 
     def __init__(self, extent: Extent, position: int, done: Done) -> None:
@@ -63,7 +63,7 @@ class ExtentCopy:
 
     @property
     def has_crc(self) -> bool:
-        """Whether a CRC-32 of the bytes is computed."""
+        """Whether a CRC-32 of the bytes is computed, as the extent's `check` or `done` is to be given one."""
         return self._sums_source or self._sums_target
 
     def copied(self, start: int, end: int, buffer: Buffer, name: str) -> Iterator[tuple[int, memoryview]]:
@@ -116,7 +116,8 @@ class ExtentCopy:
                 length = self.extent.change.length(end - start)
                 target_crc = combine(target_crc, of_target, length) if target_crc else of_target
         if self.extent.check is not None:
-            self.extent.check(target_crc if self._is_unchanged else source_crc)  # unchanged bytes have one for both
+            # It is given that of the source, which is the target's, and computed only for this, if bytes are unchanged.
+            self.extent.check(target_crc if self._is_unchanged else source_crc)
         if self._done is not None:
             self._done(target_crc)
 

@@ -851,6 +851,8 @@ class Sides:
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Return the tensors by name and the strings that a format of named tensors has of a value.
 
+        The names are for the comparison alone, made of both files here: the steps joined by dots.
+
         Args:
             value: builtins with tensors in them.
             metadata: the strings of its file.
@@ -865,9 +867,16 @@ class Sides:
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        if len(tensors) < len(named.tensors):  # "a.b" beside "b" in a group "a"
-            tensors = {"/".join(steps): tensor for steps, tensor in named.tensors.items()}
+        # In groups, "a.b" may be beside "b" in a group "a". The other file is named by itself, so that names
+        # differ if it has no such pair; it lacks a tensor then.
+        if len(tensors) < len(named.tensors):
+            tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings
+
+
+def _pointer(steps: Iterable[str]) -> str:
+    """Return steps as one text that no other steps have, as a JSON pointer (RFC 6901) escapes them."""
+    return "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def _computed_once(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:

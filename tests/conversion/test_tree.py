@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 
 from t7bridge import (
     LuaFunction,
@@ -132,6 +133,16 @@ def test_bad_record(data: bytes) -> None:
     """Bytes that are not a record are an error with a hint."""
     with pytest.raises(CorruptError, match="record"):
         decode_record(data)
+
+
+def test_record_with_more_values_than_bytes() -> None:
+    """Each value takes a byte of the stream at least; the bytes behind it have none."""
+    skeleton = take_skeleton([None, None], T7Layout(), b"behind")(lambda storage: "0")
+    most = len(skeleton.stream)
+    again, _ = decode_record(encode_record(evolve(skeleton, roots=most), "abc"))
+    assert again.roots == most
+    with pytest.raises(CorruptError, match="record"):
+        decode_record(encode_record(evolve(skeleton, roots=most + 1), "abc"))
 
 
 def test_storages_that_do_not_fit() -> None:

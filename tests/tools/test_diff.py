@@ -57,6 +57,19 @@ def test_numbers_are_those_of_pytorch(dtype: torch.dtype, tmp_path: Path) -> Non
     assert apart[found.index] == apart.max()
 
 
+def test_names_in_groups_with_dots_and_slashes_are_told_apart(tmp_path: Path) -> None:
+    """`x.y` is not `y` in a group `x`, nor `c` in a group `a/b` what `b/c` is in a group `a`: all four are compared."""
+    for name, differing in (("a", 3), ("b", 5)):
+        one, two, three, four = (torch.tensor([number]) for number in (1, 2, differing, 4))
+        values = {"x.y": one, "x": {"y": two}, "a/b": {"c": three}, "a": {"b/c": four}}
+        t7bridge.convert(save(tmp_path / f"{name}.pt", values), tmp_path / f"{name}.h5")
+
+    found = t7bridge.diff(tmp_path / "a.h5", tmp_path / "b.h5")
+
+    assert found.tensors == 4
+    assert isinstance(only(found), TensorDifference)
+
+
 def test_tolerances_are_those_of_pytorch(tmp_path: Path) -> None:
     """`rtol` and `atol` mean what `torch.isclose` means by them."""
     rng = torch.Generator().manual_seed(4)

@@ -406,14 +406,17 @@ def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
     """Return whether a file may start with the fields of a network without its class.
 
     Args:
-        objects: as for `_possible_releases`.
+        objects: those of the value in today's form (tables, tensors, objects of classes), as far as it was read;
+            `None` if they are not known.
 
     Returns:
         `True` or `False`; or both, to be tried in this order.
     """
-    # A table may be that of the network's fields, or any value with objects of that time in it.
+    # Both are possible if nothing is known, or if a table is first: that of the network's fields, or any value with
+    # objects of that time in it. The fields are tried first, as `_read_headless` takes nothing else for them.
     if not objects or isinstance(objects[0], Table):
         return (True, False)
+    # A network with its class is an object itself; the fields of one without begin with a tensor, or with a table.
     starts_with_class = isinstance(objects[0], TorchObject)
     return (not starts_with_class,)
 

@@ -370,7 +370,9 @@ class Emitter:
             return value
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
-        # Dimensions of extent 1 may move without any element doing so.
+        # Dimensions of extent 1 may move without any element doing so: another shape of the same elements will do then.
+        # Tensors of the state dict that are broadcast or transposed cannot be reshaped, and `_transposed_matrix`
+        # refuses them, too, if only such dimensions move.
         longer = [axis for axis in order if value.shape[axis] != 1]
         if longer == sorted(longer) and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
@@ -383,6 +385,8 @@ class Emitter:
     def _transposed_matrix(self, value: Stored, shape: Shape) -> Stored | None:
         """Return a matrix of the state dict with rows and columns exchanged, as layers hold it; `None` if they cannot.
 
+        They can exchange a transposed one back, or all of a tensor in its shape of the state dict, no part of one.
+
         Args:
             value: the matrix.
             shape: of the result, with dimensions of extent 1 before the two.
@@ -392,7 +396,6 @@ class Emitter:
         is_exchanged = ref.transposed and ref.size == value.shape
         if is_exchanged:  # once more, it is as it is in the state dict
             return Stored(WeightRef(ref.key, ref.start, matrix), shape, value.learned)
-        # Layers hold all of a tensor of the state dict exchanged, and no part of one.
         is_all_of_tensor = value.is_contiguous and tuple(self.program.state[ref.key].shape) == matrix[::-1]
         if is_all_of_tensor:
             return Stored(WeightRef(ref.key, start=0, size=matrix, transposed=True), shape, value.learned)

@@ -38,7 +38,18 @@ from .pairing import pair_parts
 from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
-from .sides import ORDERS, Gates, Side, gate_count, is_sorted, recurrent_in_words, reorder, side_of, with_cells
+from .sides import (
+    LUA_ORDERS,
+    ORDERS,
+    Gates,
+    Side,
+    gate_count,
+    is_sorted,
+    recurrent_in_words,
+    reorder,
+    side_of,
+    with_cells,
+)
 
 NOTHING = "-"
 
@@ -562,13 +573,20 @@ class _Matching:
             ModelError: the user's mapping has the pair.
         """
         reason = f"the order of the {count} gates in {other_key} is not known"
+        of_mapped_pair = f"the mapping pairs {source} with {pair.target}, and {reason}"
+        if count not in ORDERS:  # no cell of PyTorch has so many gates, and no order can be stated
+            if pair.why == "map":
+                raise ModelError(of_mapped_pair, expected="3 or 4 gates, as cells of PyTorch have")
+            self._leave_open([(source, pair.target)], reason)
+            return
+        example = LUA_ORDERS[count]
         if pair.why == "map":
             raise ModelError(
-                f"the mapping pairs {source} with {pair.target}, and {reason}",
-                expected=f"PyTorch's order {' '.join(ORDERS.get(count, ''))}, or the order of {other_key}",
-                hint=f"Add it after the pair: `{source} {pair.target} ifog`.",
+                of_mapped_pair,
+                expected=f"PyTorch's order {' '.join(ORDERS[count])}, or the order of {other_key}",
+                hint=f"Add it after the pair: `{source} {pair.target} {example}`.",
             )
-        self._leave_open([(source, pair.target)], f"{reason}; state it as a third word in the mapping: ifog")
+        self._leave_open([(source, pair.target)], f"{reason}; state it as a third word in the mapping: {example}")
 
     # The user's mapping
 

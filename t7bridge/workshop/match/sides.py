@@ -50,6 +50,8 @@ _KEY_WITH_GATES = re.compile(r"(?:.*\.)?(?:weight|bias)_(?:ih|hh)((?:_l\d+)?(?:_
 """The key of a tensor whose rows are gates in a module of PyTorch, with the layer and direction: `rnn.weight_ih_l0`."""
 ORDERS = {4: "ifgo", 3: "rzn"}
 """PyTorch's order, by the number of gates."""
+LUA_ORDERS = {4: "ifog", 3: "rzn"}
+"""The order of most Lua packages, for examples in messages: that of char-rnn and SeqLSTM, and of SeqGRU."""
 
 
 @define(frozen=True)

@@ -65,6 +65,18 @@ def test_gates_of_unknown_order_are_refused(tmp_path) -> None:
     assert not match(cell, own).complete
 
 
+def test_messages_name_an_order_of_as_many_gates() -> None:
+    """The order in the hint is one that the mapping takes; none is named where PyTorch has no cell with so many."""
+    for gates, words in ((3, "weight_ih_l0 rzn"), (2, "3 or 4 gates")):
+        other = {"weight_ih_l0": torch.zeros(gates * 5, 3), "weight_hh_l0": torch.zeros(gates * 5, 5)}
+        source = {"i2h.weight": torch.zeros(gates * 5, 3)}
+        with pytest.raises(ModelError, match=f"the order of the {gates} gates") as caught:
+            match(source, other, {"i2h.weight": "weight_ih_l0"})
+        assert words in str(caught.value)
+    gru = torch.nn.GRU(3, 5).state_dict()
+    match({"i2h.weight": torch.zeros(15, 3)}, gru, [("i2h.weight", "weight_ih_l0", "rzn")])
+
+
 def _with(folder, word: str):
     path = folder / "other"
     path.write_text(PAIRS.replace("_l0\n", f"_l0 {word}\n"))
