@@ -325,8 +325,7 @@ class Narrow:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """Return the part of a Lua tensor, a view; `fields` are those of its object. See `LayoutStep.apply`."""
-        # `_extent` refuses 0, which no field should have as an extent.
-        start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
+        start = _extent(self.start, tensor, fields)
         if self.length == REST:
             # A dimension that the tensor does not have is refused by `narrow`, whatever the length is.
             whole = tensor.size[self.dim] if self.dim < len(tensor.size) else 0
