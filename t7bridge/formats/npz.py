@@ -185,7 +185,8 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     named = NamedTensors.of(value)
     dotted(named.tensors)  # refuses names that would be one
     writer = ZipWriter(output)
-    # Only tensors that share memory need an order: they are one run of bytes in the file if possible.
+    # Each array is written whole, also where it shares memory with others, and is read in any order. But those of one
+    # storage (`views`) come one after another, so that reading the storage that `tie` makes of them goes forward.
     order = write_order(named) if named.views else list(named.tensors)
     for steps in order:
         tensor = named.tensors[steps]

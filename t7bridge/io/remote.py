@@ -57,7 +57,8 @@ class Remote:
         self._server = server_of(name)
         self._blocks = _Blocks()
         self._runs: OrderedDict[int, int] = OrderedDict()
-        """Runs of requests in order: by the block that comes next, the count of blocks of the last request."""
+        """Runs, each of requests in order as a reader goes forward: by the block at which it would go on, the count of
+        blocks that its last request asked for."""
         self._requests: OrderedDict[int, tuple[int, Future[bytes]]] = OrderedDict()
         """Ranges that are under way, or not needed yet: by the first block, the block behind it, and the answer."""
         self._reads_all = False
@@ -228,7 +229,10 @@ class Remote:
         return min(max(needed, 2 * last_count), _MOST_BLOCKS)
 
     def _request(self, number: int, count: int) -> None:
-        """Ask for blocks, in a thread of its own; the answer is in `_requests`, and the run in `_runs`.
+        """Ask for blocks, in a thread of its own; the answer is in `_requests`.
+
+        The reader may go on behind these blocks: `_runs` has that, for the length of the next request. Of too many runs
+        the oldest is forgotten: see `_MOST_RUNS`.
 
         Args:
             number: of the first block.

@@ -315,8 +315,8 @@ class Narrow:
 
     Attributes:
         dim: the dimension, from 0.
-        start: its first element, from 0, a number or the name of a field.
-        length: its length, likewise; `REST` for all that follow.
+        start: its first element, from 0, a number or the name of the field that holds it.
+        length: the number of its elements, likewise, at least 1; `REST` for all that follow.
     """
 
     dim: int
@@ -325,9 +325,9 @@ class Narrow:
 
     def apply(self, tensor: Tensor, fields: Fields) -> Tensor:
         """Return the part of a Lua tensor, a view; `fields` are those of its object. See `LayoutStep.apply`."""
-        # `_extent` refuses 0, which no field should have as an extent.
-        start = 0 if self.start == 0 else _extent(self.start, tensor, fields)
+        start = _extent(self.start, tensor, fields)
         if self.length == REST:
+            # A dimension that the tensor does not have is refused by `narrow`, whatever the length is.
             whole = tensor.size[self.dim] if self.dim < len(tensor.size) else 0
             return narrow(tensor, self.dim, start, whole - start)
         return narrow(tensor, self.dim, start, _extent(self.length, tensor, fields))

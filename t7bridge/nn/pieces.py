@@ -128,7 +128,8 @@ def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Ma
     Args:
         key: of the tensor.
         shape: its shape.
-        pieces: those of all tensors of the module. The first has the element type of a tensor without any.
+        pieces: those of all tensors of the module. Each is of whole rows, and no row is of two. The source of the first
+            has the element type of a tensor without any.
         tensors: the source tensors.
     """
     blocks = [(piece.at, _block(tensors[piece.key], piece)) for piece in pieces if piece.target == key]
@@ -137,10 +138,10 @@ def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Ma
         return whole
     blocks.sort(key=lambda block: block[0])
     like = tensors[pieces[0].key]
-    first_column = (0,) * (len(shape) - 1)  # none of a vector
-    # Rows between the blocks, and after the last: a bias that Lua does not have.
+    first_column = (0,) * (len(shape) - 1)  # empty for a vector
+    # Rows between the blocks, and after the last: a bias that Lua does not have. `Assembled` needs parts for all rows.
     zeros = []
-    row = 0
+    row = 0  # the first that no block or zeros have yet
     for (start_row, *_), block in blocks:
         if row < start_row:
             zeros.append(((row, *first_column), _zero_rows(start_row - row, shape, like)))
@@ -149,7 +150,7 @@ def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Ma
         zeros.append(((row, *first_column), _zero_rows(shape[0] - row, shape, like)))
     blocks += zeros
     _, first = blocks[0]
-    assert first.storage is not None
+    assert first.storage is not None  # a layer's weights have elements
     storage = Storage(first.element, prod(shape), Assembled(shape, tuple(blocks)), first.storage.device)
     return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
 

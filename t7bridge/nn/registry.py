@@ -764,9 +764,11 @@ def own_names(class_name: str) -> frozenset[str]:
 def _same_classes(class_name: str) -> list[str]:
     """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
 
-    Of a class of ours that it has under none of these names, all classes of Lua that it has.
+    Of a class of an entry of ours that it has under none of these names, all classes of Lua that it has. Of a class
+    without an entry, or with one of a user's, only the class itself. A name may come twice.
     """
     layer = layer_of(class_name)
+    # Another author's class may set other fields than one of the same name: what it has is not taken for known.
     if layer is None or not layer.is_ours:
         return [class_name]
     # One entry may list the same class of several packages: nn.TemporalConvolution and cudnn's.
@@ -776,7 +778,7 @@ def _same_classes(class_name: str) -> list[str]:
     rows = _field_names()
     if not any(name in rows for name in classes):
         # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
-        # are `torch` and `torch.nn.…`.
+        # are `torch` and `torch.nn.…`; Lua's package torch has no layers.
         classes += [name for name in rows if not name.startswith("torch")]
     return classes
 

@@ -18,7 +18,12 @@ from source_helpers import generate
 import t7bridge
 from t7bridge import T7Reader, Table, TorchObject, register_module
 from t7bridge.layers import Traits, flows, modules, unregister_layer
+from t7bridge.limits import DEFAULT_LIMITS
+from t7bridge.nn.mapping import LAYERS, GraphNode, GraphSpec, ModuleSpec
+from t7bridge.nn.plan import build_plan
+from t7bridge.nn.state_dict import state_dict
 from t7bridge.torchmodules import live_module
+from t7bridge.workshop.cells import cells_in
 
 CELLS = records_by_name("cells.t7") | records_by_name("highway_attention.t7")
 DOUBLE = {name for name in CELLS if name.endswith("_double")}
@@ -195,6 +200,27 @@ def test_every_trained_bias_goes_back(name, tmp_path):
     t7bridge.write_module(tmp_path / "back.t7", tmp_path / "back")
     back = torch.load(tmp_path / "back" / "model.pt")
     assert all(torch.equal(back[key], value + 1) for key, value in state.items())
+
+
+@pytest.mark.parametrize("is_input_changed", [False, True])
+def test_inputs_that_a_container_computes(is_input_changed):
+    """A cell stays if a graph outside changes its input in place, which a container computes and also returns."""
+    model = CELLS["gru_after"]["model"]
+    state = state_dict(model, "root")
+    inner = build_plan(model, "root", 1, DEFAULT_LIMITS, state).root
+    cell_output, *_ = inner.graph.outputs
+    inner.graph = GraphSpec(inner.graph.nodes, outputs=(cell_output, (0, (1,))), returns_list=True)
+    layers = {name: ModuleSpec("torch.nn.Linear") for name in ("0", "1")}
+    both = ModuleSpec(f"{LAYERS}containers.ParallelTable", children=layers)
+    container = ModuleSpec("torch.nn.Sequential", children={"0": both, "1": inner})
+    change = ModuleSpec("torch.nn.ReLU", kwargs={"inplace": True})
+    element = 1 if is_input_changed else 0
+    nodes = (GraphNode("container", ((0, ()),)), GraphNode("change", ((1, (element,)),)))
+    graph = GraphSpec(nodes, outputs=((2, ()),), returns_list=False)
+    children = {"container": container, "change": change}
+    root = ModuleSpec(f"{LAYERS}containers.Graph", children=children, graph=graph)
+    state = {f"container.1.{key}": tensor for key, tensor in state.items()}
+    assert len(cells_in(root, state)) == (0 if is_input_changed else 1)
 
 
 class Same(torch.nn.Sequential):

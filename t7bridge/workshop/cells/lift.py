@@ -14,7 +14,7 @@ from attrs import evolve
 from ...data import define
 from ...graph.tensor import place_of
 from ...nn.layouts import overlapping
-from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
+from ...nn.mapping import SEQUENTIAL, GraphNode, GraphSpec, Link, ModuleSpec, Plan, specs_in, way_to
 from ...nn.memory import MemoryEffects
 from ...nn.pieces import CLASS_IN_TORCH_OF_CELL, Lifted, Piece, content_of_piece, replace_tensors
 from ...nn.plan import graph_arguments
@@ -332,8 +332,9 @@ def _is_changed_later(
 ) -> bool:
     """Return whether anything that runs after a node of a graph may change values that it takes.
 
-    If these may be the input of the graph, what the containers around it run afterwards counts, too: in a graph, what
-    changes the memory that the node of the inner one takes; in any other container, whatever changes its own input.
+    If these may be the input of the graph or in its output, what the containers around it run afterwards counts, too:
+    in a graph, what changes the memory that the node of the inner one takes or returns; in any other container,
+    whatever changes its own input.
 
     Args:
         spec: the graph.
@@ -342,35 +343,43 @@ def _is_changed_later(
         holders: the containers of each module.
         effects: those of the modules.
     """
-    # The graph, then the containers around it: each with the number and the inputs of the node from which on it counts
-    # what runs. Of one that is not a graph they are 0 and empty. The inputs are always those of the node: the module
-    # and the number say what was visited.
+    # The graph, then the containers around it: each with the number of the node from which on it counts what runs, and
+    # links to the values; one that is not a graph with 0, and links to its own output where that may have the values.
     stack = [(spec, number, links)]
-    visited: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int, tuple[Link, ...]]] = set()
     while stack:
         module, number_in_module, links_in_module = stack.pop()
-        if (id(module), number_in_module) in visited:
+        if (id(module), number_in_module, links_in_module) in visited:
             continue
-        visited.add((id(module), number_in_module))
+        visited.add((id(module), number_in_module, links_in_module))
+        is_input = True  # of a container that is not a graph this is not followed: they may be its input
+        paths_in_output = [path for _, path in links_in_module]
         if module.graph is not None:
             # The links, and those to all values whose memory theirs may be; 0 is the input of the graph.
             memory = upstream(links_in_module, _shared_inputs(module, effects))
             if _changes_after(module, number_in_module, memory, effects):
                 return True
-            if all(source != 0 for source, _ in memory):
-                continue  # it is not the input of the graph, so that nothing outside has it
+            is_input = any(source == 0 for source, _ in memory)
+            paths_in_output = _paths_in_output(module, memory, effects)
+            if not (is_input or paths_in_output):
+                continue  # nothing outside has them
         for holder, name in holders.get(id(module), ()):
             if holder.graph is not None:
                 for user, node in enumerate(holder.graph.nodes, 1):
                     if node.module == name:
-                        stack.append((holder, user, node.takes))
+                        taken = node.takes if is_input else ()
+                        returned = [(user, path) for path in paths_in_output]
+                        stack.append((holder, user, (*taken, *returned)))
                 continue
             names = [*holder.children]  # in the order in which they run
             later = names[names.index(name) + 1 :]
             # Here it is not followed which of them get the values: any change counts.
             if any(effects.of(holder.children[other]).changes for other in later):
                 return True
-            stack.append((holder, 0, ()))
+            paths = paths_in_output
+            if holder.target != SEQUENTIAL or (later and paths):
+                paths = [()]  # the values may be anywhere in the output
+            stack.append((holder, 0, tuple((0, path) for path in paths)))
     return False
 
 
@@ -389,6 +398,26 @@ def _changes_after(spec: ModuleSpec, number: int, memory: set[Link], effects: Me
         if is_change and _have_common_part(memory, upstream(node.takes, shared)):
             return True
     return False
+
+
+def _paths_in_output(spec: ModuleSpec, memory: set[Link], effects: MemoryEffects) -> list[tuple[int, ...]]:
+    """Return the paths to those elements of a graph's output that may be in the memory of some values.
+
+    Args:
+        spec: the graph.
+        memory: links to the values, with all whose memory they may share.
+        effects: those of the modules.
+
+    Returns:
+        Of a graph that returns no list, an empty path for the output itself.
+    """
+    graph = graph_of(spec)
+    shared = _shared_inputs(spec, effects)
+    paths: list[tuple[int, ...]] = []
+    for index, output in enumerate(graph.outputs):
+        if _have_common_part(memory, upstream([output], shared)):
+            paths.append((index,) if graph.returns_list else ())
+    return paths
 
 
 def _shared_inputs(spec: ModuleSpec, effects: MemoryEffects) -> Callable[[int], tuple[Link, ...]]:
