@@ -558,9 +558,10 @@ T7_HEAD = pattern(rb"[1-8]\r?\n|[\x01-\x08]\0{3}|\0{3}[\x01-\x08]")
 def _is_usual_t7(head: bytes) -> bool:
     """Return whether a file begins as almost every `.t7`: with the tag of a value, in binary and little-endian.
 
-    Other formats do not: only patterns that look at later bytes alone, those of tar and TensorFlow Lite, could match.
+    No other format does, except that TensorFlow Lite and tar have their signatures after bytes that may be these.
     """
-    return len(head) >= 4 and 1 <= head[0] <= 8 and head[1:4] == bytes(3)
+    has_tag = len(head) >= 4 and 1 <= head[0] <= 8 and head[1:4] == bytes(3)
+    return has_tag and not head.startswith(b"TFL3", 4) and not head.startswith(b"ustar", 257)
 
 
 def identify(head: bytes, *, installed: bool = False) -> Signature | None:

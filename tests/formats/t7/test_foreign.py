@@ -73,6 +73,8 @@ FOREIGN = {
     "rar": (b"Rar!\x1a\x07\x00", "RAR"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5"),
     "tar": (packed_tar(), "tar archive"),
+    "tar whose first name is the tag of a string": (b"\2\0\0\0" + packed_tar()[4:], "tar archive"),
+    "tflite behind the tag of a number": (b"\1\0\0\0TFL3" + bytes(40), "TensorFlow Lite"),
     "npy": (numpy_file(), "numpy array"),
     "safetensors": (safetensors(), "safetensors"),
     "lua": (b"\x1bLJ\x02\x00", "Lua bytecode"),
