@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ...data import np
 from ...errors import CorruptError, UnsupportedError, WriteError
 from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS
-from ...graph.tensor import Tensor, bits_of
+from ...graph.tensor import Tensor, place_of
 from ...io.output import FileOutput
 from ...io.source import ByteSource, DerivedSource, Readable
 from ...limits import DEFAULT_LIMITS, Budget, Inflation, Limits
@@ -497,9 +497,7 @@ def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
     """
     if tensor.storage is None or not tensor.numel:
         return steps
-    place = (tensor.offset, tensor.size, tensor.stride)
-    # A view that is conjugated or negated when it is read has other elements.
-    return (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
+    return (tensor.element.name, *place_of(tensor))
 
 
 def _group_below(file: Any, names: list[str]) -> Any:
