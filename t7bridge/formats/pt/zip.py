@@ -259,7 +259,6 @@ class ZipArchive:
         for entry in entries:
             member = evolve(entry, limit=next_header[entry.header])
             self._check_name(member, members, folded_names)
-            folded_names.add(_without_case(member.name))
             # The rest of the local header is read, and checked, with the member.
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
@@ -273,7 +272,7 @@ class ZipArchive:
         Args:
             member: the member.
             members: those before it, by name.
-            folded_names: their names without case.
+            folded_names: their names without case; receives that of this one.
 
         Raises:
             CorruptError: another has the name, or has it for readers that stop at a zero byte or ignore case.
@@ -282,8 +281,10 @@ class ZipArchive:
             raise self._fault(member, "occurs twice in the archive")
         if "\0" in member.name:
             raise self._fault(member, "has a zero byte in its name, at which other readers stop")
-        if _without_case(member.name) in folded_names and not self._exact_case:
+        folded_name = _without_case(member.name)
+        if folded_name in folded_names and not self._exact_case:
             raise self._fault(member, "occurs twice in the archive for PyTorch, which ignores case in names")
+        folded_names.add(folded_name)
 
     def _end(self) -> tuple[int, int, int]:
         """Return offset and length of the directory in bytes, and the number of its entries.
