@@ -542,10 +542,9 @@ def _device(context: PickleContext, text: str, *index: int | None) -> Any:
     kind, index_in_text = match.groups()
     if index and index_in_text:  # PyTorch refuses two
         return NotImplemented
+    number = index[0] if index else None
     if index_in_text:
-        number: int | None = int(index_in_text)
-    else:
-        number = next(iter(index), None)
+        number = int(index_in_text)
     if number is not None and not 0 <= number < _MOST_DEVICES:
         return NotImplemented
     return Device(kind, number)
