@@ -224,9 +224,10 @@ class PtArchive:
         """
         if folder not in self._contexts:
             is_script = self.has(CONSTANTS_MEMBER) or self.has(MODEL_MEMBER)  # written by TorchScript or the C++ API
-            locate: Locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
             if folder == TRACED_FOLDER:  # its pickle is read for names only: PyTorch writes no members for its storages
-                locate = _without_bytes
+                locate: Locate = _without_bytes
+            else:
+                locate = partial(_locate, self.zip, self.root + folder, self.order, self._storage_suffix(folder))
             # C++ looks up each key with the class that the pickle names there; Python uses the first for all.
             table = StorageTable(locate, one_class_per_key=not is_script)
             context = PickleContext(self.origin, table, resolve_id=table.storage_of_id, is_script=is_script)
