@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import CorruptError
 
 _MAX_DEPTH = 500
-"""Python's own parser gives up from 990 on, where depends on version and place: a browser's stack is the smallest."""
+"""Python's own parser fails at 990 levels or more, by version and place: a browser's stack is the smallest."""
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.?)*"?|[][{}]', re.DOTALL)
 """A string, whose brackets do not count, or a bracket. One that does not end matches, too: nothing is tried twice."""
 _TYPE_NAMES = {dict: "an object", list: "a list", str: "text", int: "a whole number", tuple: "a tuple"}

@@ -165,7 +165,7 @@ def read_header(source: ByteSource, start: int, end: int, name: str) -> tuple[An
     """
 
     def wrong(found: str) -> CorruptError:
-        """Return the error for a header that is none, with what was found in its place."""
+        """Return the error for bytes that are not a header, with a description of them."""
         return CorruptError("is not a numpy array", file=source.name, offset=start, path=name, found=found)
 
     # 6 bytes of the magic number, 2 of version, 2 or 4 of length.

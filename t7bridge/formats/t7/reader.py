@@ -671,7 +671,7 @@ class ObjectReader:
         """Return the elements of the next storage of a stream that was written without them.
 
         Args:
-            external_storages: gives them, in the order of the stream.
+            external_storages: those of the stream that are still to be read, in order.
             element: the element type that the stream says.
             count: number of elements that the stream says.
 

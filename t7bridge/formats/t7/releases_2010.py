@@ -83,7 +83,7 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether a value survives writing and reading: an integer is truncated, and one stands for no field."""
+        """Return whether writing and reading keep a value: integers are truncated, and `absent` becomes no field."""
         return not self.is_integer or (math.isfinite(value) and value == int(value) and value != self.absent)
 
 
