@@ -103,10 +103,10 @@ class Generated:
             tensors: the state dict of the class, by its keys.
         """
         renamed: dict[str, Tensor] = {}
-        for plan_key, class_keys in self.keys.items():
+        for plan_key, (class_key, *_tied_keys) in self.keys.items():
             # `self.state` is what `convert` writes: it has no tensor of a cell, which only the plan has.
-            if class_keys and plan_key in self.state:
-                renamed[plan_key] = tensors[class_keys[0]]  # further keys are of the same tensor
+            if plan_key in self.state:
+                renamed[plan_key] = tensors[class_key]
         # The tensors that cells were composed of, which no longer have keys in the plan.
         tensors_of_single_layers = undo(self.pieces, tensors, wanted=self.state)
         return {**renamed, **tensors_of_single_layers}

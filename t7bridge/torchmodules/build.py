@@ -451,10 +451,10 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
     if not others and first.transposed:
         return own[first.key].t()
     if rest is not None:
-        # As it was loaded, perhaps a parameter; the tensors of modules PyTorch has detached already.
+        # `rest` may be a parameter, as it was loaded; with `keep_vars`, the tensors of modules are parameters, too.
         flat = rest.detach().reshape(-1).clone()
         for piece in pieces:
-            flat[piece.start : piece.start + piece.count] = own[piece.key].reshape(-1)
+            flat[piece.start : piece.start + piece.count] = own[piece.key].detach().reshape(-1)
         return flat.view(size)
     if not others:
         # Without a copy, as the tensors of any state dict have the memory of the module's.

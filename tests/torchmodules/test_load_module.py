@@ -248,6 +248,17 @@ def test_a_transposed_tensor_has_no_rest():
     assert torch.equal(layer.state_dict()["w"], layer.weight.t())
 
 
+def test_a_tensor_with_a_rest_has_no_gradient():
+    """A recorded tensor of which a layer holds a part only is a copy, also where PyTorch keeps parameters."""
+    layer = torch.nn.Linear(2, 3, bias=False)
+    part = Run("weight", start=0, count=6)
+    record = Recorded(["w"], sizes={"w": (8,)}, pieces={"w": [part]})
+    keep_keys(layer, record, {"w": torch.zeros(8)})
+    whole = layer.state_dict(keep_vars=True)["w"]
+    assert not whole.requires_grad
+    assert torch.equal(whole[:6], layer.weight.flatten())
+
+
 def test_order_of_what_does_not_fit():
     """What does not fit is said in PyTorch's order: missing keys, unexpected ones, then other shapes."""
     tensors = {name: Tensor.from_numpy(np.ones((2, 2), "f4")) for name in ("weight", "other")}
