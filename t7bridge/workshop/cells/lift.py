@@ -346,12 +346,16 @@ def _is_changed_later(
     # The graph, then the containers around it: each with the number of the node from which on it counts what runs, and
     # links to the values; one that is not a graph with 0, and links to its own output where that may have the values.
     stack = [(spec, number, links)]
-    visited: set[tuple[int, int, tuple[Link, ...]]] = set()
+    # All links with which a place was reached are followed together: a module may be on any number of paths.
+    links_of_place: dict[tuple[int, int], set[Link]] = {}
     while stack:
-        module, number_in_module, links_in_module = stack.pop()
-        if (id(module), number_in_module, links_in_module) in visited:
+        module, number_in_module, new_links = stack.pop()
+        place = (id(module), number_in_module)
+        known_links = links_of_place.get(place)
+        if known_links is not None and known_links.issuperset(new_links):
             continue
-        visited.add((id(module), number_in_module, links_in_module))
+        links_in_module = {*(known_links or ()), *new_links}
+        links_of_place[place] = links_in_module
         is_input = True  # of a container that is not a graph this is not followed: they may be its input
         paths_in_output = [path for _, path in links_in_module]
         if module.graph is not None:
