@@ -254,15 +254,15 @@ def match(options: argparse.Namespace) -> int:
 
 def _option_of_others(options: argparse.Namespace) -> str:
     """Return what is wrong with an option of `match` that is for another form of it; empty if nothing is."""
-    without_output = {
+    needing_output = {
         "--dtype": options.dtype is not None,
         "--compact": options.compact,
         "--strict": options.strict,
         "--sync": options.sync,
         "--force": options.force,
     }
-    if options.out is None and any(without_output.values()):
-        names = [name for name, is_given in without_output.items() if is_given]
+    names = [name for name, is_given in needing_output.items() if is_given]
+    if options.out is None and names:
         return f"{listed(names)} does not apply without -o: nothing is written"
     if options.target is None and options.target_at is not None:
         return "--target-at does not apply without TARGET"

@@ -458,10 +458,16 @@ def compacted(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     Returns:
         A new dict, in the same order. Elements are still read on demand only.
     """
+    result = _same_tensors(tensors)
+    compact_in(result)
+    return result
+
+
+def _same_tensors(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """Return a new state dict of the same tensors, with the versions of modules that PyTorch keeps in `_metadata`."""
     result = OrderedDict(tensors)
     if hasattr(tensors, "_metadata"):
         result._metadata = tensors._metadata  # type: ignore[attr-defined]
-    compact_in(result)
     return result
 
 
@@ -480,8 +486,9 @@ def compact_in(value: Any) -> Any:
     holder_of_value = [value]
     # The new tensors, by the ids of the old ones. Views that overlap stay on one storage.
     compact: dict[int, Tensor] = {}
-    for cluster in list(_clusters(holder_of_value)):
-        _move_to_own_storage(cluster, compact)
+    for views in _views_by_storage(holder_of_value):
+        for cluster in _clusters(views):
+            _move_to_own_storage(cluster, compact)
     for holder, key, item in list(_entries(holder_of_value)):
         if isinstance(item, Tensor) and id(item) in compact:
             holder[key] = compact[id(item)]
@@ -531,15 +538,14 @@ def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]]
     return dimensions if leaves_some_out else None
 
 
-def _clusters(value: Any) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield groups of the tensors of a value whose ranges in a storage overlap, without those of storages kept whole.
+def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
+    """Yield groups of the tensors of a storage whose ranges in it overlap.
 
     Yields:
         First element, end, and tensor of each, in order.
     """
-    for views in _views_by_storage(value):
-        ranges = [view.reach() if view.numel else (0, 0) for view in views]
-        yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
+    ranges = [view.reach() if view.numel else (0, 0) for view in views]
+    yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
 
 
 def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
@@ -692,27 +698,21 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     Returns:
         A new dict, in the same order. Elements are still read on demand only.
     """
-    result = OrderedDict(tensors)
-    if hasattr(tensors, "_metadata"):
-        result._metadata = tensors._metadata  # type: ignore[attr-defined]
-    # A cluster is a list of views that overlap: first element, end, and view of each, in order.
-    clusters_by_storage: dict[int, list[list[tuple[int, int, Tensor]]]] = {}
-    for cluster in list(_clusters(result)):
-        _, _, view = cluster[0]
-        clusters_by_storage.setdefault(id(view.storage), []).append(cluster)
-    # The new tensors, by the ids of the views.
+    result = _same_tensors(tensors)
+    # The new tensors, by the ids of the old ones.
     compact: dict[int, Tensor] = {}
-    for clusters in clusters_by_storage.values():
-        _, _, view = clusters[0][0]
-        assert view.storage is not None
+    for views in _views_by_storage(result):
+        storage = views[0].storage
+        assert storage is not None
+        clusters = list(_clusters(views))
         used = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
-        is_used_as_whole = used == view.storage.count
+        is_used_as_whole = used == storage.count
         if len(clusters) > 1 and is_used_as_whole:
             continue
         for cluster in clusters:
             _move_to_own_storage(cluster, compact)
         if len(clusters) > 1:
-            _join_storages(view.storage, clusters, compact)
+            _join_storages(storage, clusters, compact)
     for key, item in result.items():
         if isinstance(item, Tensor) and id(item) in compact:
             result[key] = compact[id(item)]

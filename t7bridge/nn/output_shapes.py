@@ -729,11 +729,12 @@ def borders(dims: int) -> Rule:
 
 
 def upsample(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of batches of images that are upsampled by a factor; `None` for others, and for a given size."""
+    """Return the shape of batches of images that are upsampled by one factor; `None` for other inputs and arguments."""
     shape = _of_tensor(input_shape)
-    scale = arguments.get("scale_factor", place=0)
-    is_to_size = scale is None
-    if len(shape) != 4 or is_to_size:
+    scale = arguments.kwargs.get("scale_factor", arguments.args[0] if arguments.args else None)
+    # torch.nn.Upsample also has a factor for each dimension, or a size, which is its first argument.
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if len(shape) != 4 or arguments.kwargs.get("size") is not None or not is_number:
         return None
     return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
 

@@ -237,12 +237,12 @@ class _Planner:
     def _construction(self, place: Place, path: str) -> tuple[Call, GraphSpec | None] | None:
         """Return how the module of a place is constructed, and the nodes of a graph.
 
-        Returns:
-            `None` if it has no PyTorch module, which is noted in `unsupported`; in the pair `None` for all but graphs.
-
         Args:
             place: the place.
             path: its path, for messages.
+
+        Returns:
+            `None` if it has no PyTorch module, which is noted in `unsupported`; in the pair `None` for all but graphs.
         """
         obj = place.obj
         if place.layer is None:

@@ -402,7 +402,7 @@ class _Collector:
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
         """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
 
-        Nothing is added for a module that is at two places of the same name, as in a damaged file.
+        Nothing is added if that is the same tensor: of a module at two places of one name, as in a damaged file.
 
         Args:
             place: where the module is, whose prefix the key begins with.
@@ -416,11 +416,11 @@ class _Collector:
         wanted = place.prefix + name
         self._name_budget.spend(len(wanted))
         state = self._result
+        if state.get(wanted) is tensor:
+            return
         key = wanted
         number = 1
         while key in state:
-            if state[key] is tensor:
-                return
             number += 1
             key = f"{wanted}_{number}"
         if key != wanted:

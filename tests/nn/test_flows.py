@@ -12,6 +12,7 @@ from runtime_helpers import as_torch
 
 from t7bridge.nn import ANY, TENSOR, Kinds, build_plan, declared_traits, listed, many, traits_of
 from t7bridge.nn.kinds import kind_of
+from t7bridge.nn.mapping import LAYERS, ModuleSpec
 from t7bridge.nn.output_shapes import Mismatch
 from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.containers import DepthConcat
@@ -90,6 +91,21 @@ def test_padded_outputs_are_concatenated_along_a_dimension_from_either_end():
         assert Kinds(traits_of).concat(kinds, dim, pads=True).shape == tuple(output.shape)
     with pytest.raises(Mismatch):
         Kinds(traits_of).concat(kinds, 4, pads=True)
+
+
+def test_upsampled_shapes_are_known_for_one_factor_only():
+    """A factor for each dimension, and a size, leave the shape unknown; a size counts before a factor."""
+    images = kind_of((1, 3, 4, 4))
+    bilinear = f"{LAYERS}resample.UpsamplingBilinear2d"
+    for target, args, kwargs, shape in (
+        ("torch.nn.Upsample", (), {"scale_factor": 2}, (1, 3, 8, 8)),
+        ("torch.nn.Upsample", (), {"scale_factor": (2, 3)}, None),
+        ("torch.nn.Upsample", ((8, 8),), {}, None),
+        (bilinear, (), {"scale_factor": 2}, (1, 3, 8, 8)),
+        (bilinear, (), {"scale_factor": 2, "size": (5, 5)}, None),
+    ):
+        spec = ModuleSpec(target=target, args=args, kwargs=kwargs)
+        assert Kinds(traits_of)(spec, images).shape == shape, spec
 
 
 def test_large_lists_are_known_by_their_elements_only():

@@ -93,7 +93,12 @@ class Extremum(Layer):
 
 
 def _from_front(index: Tensor, extent: int) -> Tensor:
-    """Return indices of a dimension of so many elements, all from 0, of those from 0, or from -1 for the last one."""
+    """Return indices that all count from 0.
+
+    Args:
+        index: the indices, of which negative ones count from the end.
+        extent: number of elements of the dimension.
+    """
     index = index.long()
     return torch.where(index < 0, index + extent, index)
 

@@ -132,7 +132,7 @@ class WeightedSquaresCriterion(Layer):
         return self.weighted(input, input, target).square().mean()
 
     def weighted(self, input: Tensor, clipped: Tensor, target: Tensor) -> Tensor:
-        """Return the weighted differences, by which Lua's gradient is that of the loss."""
+        """Return the weighted differences, whose gradient is the input's in Lua."""
         weight = self.weight.reshape(input.shape[1:])
         difference = (clipped - target.reshape(input.shape)) * weight
         return _with_gradient_of(input, difference)
