@@ -240,6 +240,7 @@ class Remote:
         """
         end = min(number + count, _blocks_of(self.size))
         self._runs[end] = count
+        self._runs.move_to_end(end)  # a run to the end of the file may have been there before
         if len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
         server = self._server

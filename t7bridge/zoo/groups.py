@@ -73,11 +73,9 @@ class Groups:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, ...], Group] = {}
         """By the kind, and the texts between what varies in a message."""
-        self.others = 0
-        """Number of messages that belong to none of the first groups."""
 
     def add(self, message: str, name: str, kind: str = "") -> None:
-        """Put a file into the group of a message.
+        """Put a file into the group of a message; beyond `_MOST_GROUPS` a message that would be a new one is left out.
 
         Args:
             message: of an error or a warning.
@@ -90,7 +88,6 @@ class Groups:
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) == _MOST_GROUPS:
-                self.others += 1
                 return
             group = self._groups[key] = Group(kind, parts)
         for position in range(1, len(parts), 2):

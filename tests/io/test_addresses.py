@@ -23,6 +23,7 @@ from zoo_helpers import answers, free_port, process, wait_for
 
 import t7bridge
 from t7bridge.errors import MissingFileError, T7BridgeError, TruncatedError, UnsupportedError, WriteError
+from t7bridge.io import remote
 from t7bridge.io.source import is_address
 
 fsspec = pytest.importorskip("fsspec")
@@ -286,6 +287,37 @@ def test_two_ranges_ahead(server: Server, folder: Path, tmp_path: Path, name: st
     assert server.at_once == [0, 2]
     assert server.requests <= 7
     assert server.sent < 1.05 * (folder / name).stat().st_size
+
+
+class Ranges:
+    """A file of zeros on a server, which notes the blocks that each request asks for: the first, and that behind."""
+
+    refuses_other_versions = True
+
+    def __init__(self, blocks: int) -> None:
+        self.size = blocks * remote._BLOCK_BYTES
+        self.asked: list[tuple[int, int]] = []
+
+    def begin(self) -> bytes:
+        """Return the first four blocks."""
+        return bytes(4 * remote._BLOCK_BYTES)
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """Return a range of bytes."""
+        self.asked.append((start // remote._BLOCK_BYTES, end // remote._BLOCK_BYTES))
+        return bytes(end - start)
+
+
+def test_only_the_last_run_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that comes to the end of the file, where one was before, is the last one: no other is read ahead again."""
+    server = Ranges(100)
+    monkeypatch.setattr(remote, "_MOST_BLOCKS", 8)
+    monkeypatch.setattr(remote, "server_of", lambda name: server)
+    file = remote.Remote("memory://zeros")
+    for number in (99, *range(4, 12), *range(95, 99)):
+        file.read_into(number * remote._BLOCK_BYTES, memoryview(bytearray(remote._BLOCK_BYTES)))
+    assert (98, 100) in server.asked
+    assert (28, 36) not in server.asked
 
 
 @pytest.mark.parametrize("after", [1, 2, 4, 6])

@@ -363,6 +363,7 @@ class _Solver:
         for sources, targets in self._pairable(scope):
             source_names = _by_name(sources, scope.depths[_SOURCE])
             target_names = _by_name(targets, scope.depths[_TARGET])
+            # Two parts have one name if their keys are `weight` and `.weight`.
             if source_names.keys() != target_names.keys() or len(source_names) < len(sources):
                 continue
             names = sorted(source_names)

@@ -155,7 +155,7 @@ class _EnteredLayers(Kinds):
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it.
 
-        It is `ANY` as soon as all is known of the input, or too many modules were visited.
+        It is `ANY` as soon as all is known of the input, or where modules are nested too deep, or values too many.
 
         Args:
             spec: the module in the plan.

@@ -180,9 +180,9 @@ class LiveLayer:
         for inside in self.module.modules():
             if "state" in vars(inside):
                 vars(inside)["state"] = None
-        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients: a product
-        # with 1 is a copy that is no leaf, and passes its gradient back.
-        own = map_tensors(value, lambda item: item * 1 if item.requires_grad else item.clone())
+        # In-place layers must not change the caller's tensors, nor leaf tensors that require gradients: a clone is
+        # neither, and passes its gradient back.
+        own = map_tensors(value, torch.clone)
         replayed = self._replayed(own)
         if replayed is not None:
             return replayed

@@ -84,7 +84,7 @@ class TwoModels:
         Raises:
             ModelError: the models do not accept the same input.
         """
-        with _in_one_thread():  # for small tensors it is faster
+        with _in_one_thread():
             return self._proof()
 
     def _proof(self) -> Proof:

@@ -279,6 +279,13 @@ def test_biases_of_some_ambiguous_layers(order):
     assert not found.unmatched_target
 
 
+def test_keys_of_one_name_are_not_told_apart_by_it():
+    """`weight` and `.weight` are of modules without a name and with an empty one: both have no name."""
+    state_dict = {"weight": torch.zeros(2, 2), ".weight": torch.zeros(2, 2)}
+    found = match(state_dict, dict(reversed(state_dict.items())))
+    assert [group.source for group in found.ambiguous] == [("weight", ".weight")]
+
+
 def test_a_mapped_module_is_closed():
     """Unpaired parts of a pair of modules, on either side, are not paired with anything outside."""
     one = match(state(m_weight=(2, 2), m_extra=(3,), other=(3,)), state(n_weight=(2, 2), p=(3,)), [("m.", "n.")])
