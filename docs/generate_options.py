@@ -18,9 +18,9 @@ The options of each verb on the command line, and the arguments of its function 
 `docs/generate_options.py` from the classes of the verbs. Every verb also has `--quiet`.
 
 An option that is not for all formats says for which it is (**to .pt**). Elsewhere it is an error, as are rules for
-names that fit no key: nothing is written. `zoo`, whose files differ, converts a file that an option does not fit
-without it, and warns in the notes of that file; with `--strict` the file fails. An option that fits no file, whatever
-its format, is an error in `zoo`, too.
+names that fit no key: nothing is written. `zoo`, whose files differ, warns in the notes of a file that an option does
+not fit, and converts it without that option; with `--strict` the file fails. An option that fits no file, whatever its
+format, is an error in `zoo`, too.
 """
 
 

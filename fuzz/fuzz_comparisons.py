@@ -355,7 +355,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--seconds", type=float, default=36000.0)
-    parser.add_argument("--jobs", type=int, default=10, help="conversions of each value, of nine")
+    parser.add_argument("--jobs", type=int, default=len(JOBS), help="conversions of each value, of nine")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     own_classes()
@@ -364,7 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
     faults = done = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.count):
-            jobs = choose.sample(JOBS, min(options.jobs, len(JOBS)))
+            jobs = choose.sample(JOBS, options.jobs)
             try:
                 found = judged(f"{options.seed} {number}", Path(folder), jobs)
             except Exception as error:

@@ -93,7 +93,7 @@ ACTIONS: dict[str, tuple[float, str, Any]] = {
     "convert torchscript": (10, "any", "convert IN OUT.pt --pt-format torchscript"),
     "convert ascii": (10, "any", "convert IN OUT.t7 --encoding ascii"),
     "convert --template": (15, "weights", "convert IN OUT.t7 --template MODEL"),
-    "convert --compact": (5, "model", "convert IN OUT.pt --compact --allow-foreign --nested"),
+    "convert --compact": (5, "model", "convert IN OUT.pt --compact --allow-foreign"),
     "match": (20, "model", "match IN SEED"),
     "match -o": (15, "model", "match IN SEED -o OUT.pt"),
     "module": (30, "model", "module IN -o OUT"),

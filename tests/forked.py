@@ -20,7 +20,7 @@ from pathlib import Path
 from helpers import PATIENCE
 
 SERVER = """
-import gc, json, os, runpy, sys, traceback, types
+import gc, json, os, runpy, signal, sys, traceback, types
 import torch
 
 requests = os.fdopen(os.dup(0))
@@ -66,6 +66,7 @@ for line in requests:
         print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
         continue
     request = json.loads(line)
+    signal.alarm(request["seconds"])  # ends a program that hangs
     os.close(requests.fileno())
     os.close(answers.fileno())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -109,6 +110,7 @@ def run_python(*arguments: object, folder: Path | None = None) -> subprocess.Com
         output, errors = Path(streams, "output"), Path(streams, "errors")
         request = {
             "arguments": words,
+            "seconds": PATIENCE,
             "folder": str(folder or Path.cwd()),
             "environment": dict(os.environ),
             "output": str(output),

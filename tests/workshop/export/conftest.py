@@ -25,6 +25,6 @@ def operations_are_read_once() -> Iterator[None]:
         table.functions = {target: list(translations) for target, translations in table.functions.items()}
         return table
 
-    ONNXRegistry.from_torchlib = staticmethod(copied)
-    yield
-    ONNXRegistry.from_torchlib = staticmethod(table_of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
+        yield
