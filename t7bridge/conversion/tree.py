@@ -138,6 +138,8 @@ def fits_metadata(value: Any) -> bool:
         elif isinstance(item, python.NumpyArray):
             if math.prod(item.shape) > _MOST_NUMBERS or item.dtype.code.startswith("c"):
                 return False
+            if isinstance(item.data, list):  # an array of objects
+                stack += item.data
         elif isinstance(item, (set, frozenset)):
             stack += item
         else:  # containers and objects; other values have no entries
