@@ -61,7 +61,8 @@ class Replacement:
     Attributes:
         value: the state dict; a `Fill` where its content is still to be converted.
         data: by name, values that go into the dict that holds the module, under `<its key>.<name>`.
-        is_data_placed: whether they are in the result; changed by `Tree.put`.
+        is_data_placed: whether they are in the result, but for those of `unfit_names`; changed by `Tree.put`.
+        unfit_names: the names of those that cannot be text in metadata, where that is their place; see `fits_metadata`.
         is_merged: whether they are in the state dict itself; changed by `Tree.put`.
         wrapper: the dict around the state dict and the data, `{state_dict, …}`, once there is one; made by `Tree.put`.
     """
@@ -69,6 +70,7 @@ class Replacement:
     value: Any
     data: dict[str, Any] = field(factory=dict)
     is_data_placed: bool = False
+    unfit_names: set[str] = field(factory=set)
     is_merged: bool = False
     wrapper: dict[str, Any] | None = None
 
@@ -204,13 +206,14 @@ class Tree(Rebuilder):
         Args:
             target: the dict.
             prefix: of the keys: that of the module with a dot, or nothing.
-            replacement: of the module; its `is_data_placed` is set.
+            replacement: of the module; its `is_data_placed` and `unfit_names` are set.
         """
         replacement.is_data_placed = True
         is_for_metadata = self._unnamed_data == MERGED
         for name, item in replacement.data.items():
             if is_for_metadata and not fits_metadata(item):
-                continue  # `Coverage` notes it
+                replacement.unfit_names.add(name)  # `Coverage` notes it
+                continue
             wanted = prefix + name
             key = wanted
             number = 2
