@@ -492,7 +492,7 @@ def _write_as_named_tensors(output: FileOutput, value: Any, goal: FormatSpec, re
 
     if isinstance(value, COMPOSITE):
         replace = StateDicts([value], report).replace
-        value = as_tree(value, replace)
+        value = as_tree(value, replace, MERGED)
     named = name_tensors(value, goal, report)
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)
