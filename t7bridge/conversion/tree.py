@@ -46,7 +46,7 @@ from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import NAMED, name_text
 from ..graph.storage import Storage, storage_array
-from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, torch_tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, tensor_of_storage, torch_tensor
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, entries, fill_dict, fill_list
 from ..values.widened import parts_of
 
@@ -421,7 +421,7 @@ class Plain(Tree):
 
         Tensors of one storage share memory, as they do in the file.
         """
-        tensor = value if isinstance(value, Tensor) else Tensor(value.element, value, size=(value.count,), stride=(1,))
+        tensor = value if isinstance(value, Tensor) else tensor_of_storage(value)
         if self._torch:
             return torch_tensor(tensor, self._storages)
         storage = tensor.storage
