@@ -19,7 +19,7 @@ from ..formats import FormatSpec
 from ..formats.named import METADATA_KEY, Name, NamedTensors, plan_views
 from ..graph.python import NAMED, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
-from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, tensor_of_storage
 from ..graph.walk import Path
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..report import Report
@@ -136,7 +136,7 @@ class Flat:
             item = item.storage
         if isinstance(item, Storage):
             self.storages.append(steps)  # for the note
-            item = Tensor(item.element, item, size=(item.count,), stride=(1,))
+            item = tensor_of_storage(item)
         if isinstance(item, Tensor):
             self.tensors[self.names.reserve(name, self.renamed)] = item
         elif isinstance(item, NAMED):
@@ -156,7 +156,7 @@ class Flat:
             steps: of its path, without the root.
         """
         if isinstance(item, Storage):
-            item = Tensor(item.element, item, size=(item.count,), stride=(1,))
+            item = tensor_of_storage(item)
         if isinstance(item, Tensor):
             self.scalars.append((steps or ("root",), item.tolist()))
         else:

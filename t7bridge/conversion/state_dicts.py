@@ -27,7 +27,7 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import StateDict, note_lost_sharing, state_dict
 from ..report import Report
 from ..text import Step, and_elsewhere, counted, listed
-from .tree import Replacement, fits_metadata
+from .tree import Replacement
 
 if TYPE_CHECKING:
     from ..formats.named import NamedTensors
@@ -103,12 +103,15 @@ class Coverage:
         if replacement.value:
             self.with_weights.append(path)
         is_for_metadata = FORMATS[report.target_format or "pt"].values == NAMED
-        data: list[tuple[str, str, Any]] = []
+        data_in_result: list[tuple[str, str, Any]] = []
         data_left_out: list[tuple[str, str, Any]] = []
         for name, item in replacement.data.items():
-            is_left_out = not replacement.is_data_placed or (is_for_metadata and not fits_metadata(item))
-            (data_left_out if is_left_out else data).append((f"{path}.{name}", class_name, item))
-        note_data(data, report, "in the metadata" if is_for_metadata else "beside the state dict")
+            path_class_and_value = (f"{path}.{name}", class_name, item)
+            if replacement.is_data_placed and name not in replacement.unfit_names:
+                data_in_result.append(path_class_and_value)
+            else:
+                data_left_out.append(path_class_and_value)
+        note_data(data_in_result, report, "in the metadata" if is_for_metadata else "beside the state dict")
         note_data(data_left_out, report)
 
     def add_notes(self, report: Report, result: Any) -> None:

@@ -351,7 +351,8 @@ def differences(source: str, target: str, limits: Limits, **options: Any) -> lis
             messages: list[str] = home(written.format).differences(target, named)
             return messages
 
-        attempt = Attempt.of(Convert(source, target, limits=limits, **options))
+        # Options that do not fit have their errors or notes where the output is made.
+        attempt = Attempt.of(Convert(source, target, limits=limits, **options), must_fit=False)
         try:
             return differences_from(attempt)
         except RecordError:  # as `convert` does if the record of the source turns out to be wrong
@@ -404,7 +405,8 @@ def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, 
     # With a record of the source, `convert` checks the `.pt` by reading it back. Nothing is written here, so that the
     # record itself has to be checked, as for TorchScript: see `_restored`. The target's name is not used.
     request = Convert(file.path, "", limits=limits, **{**options, "pt_format": "torchscript"})
-    value = plain_value(file, Attempt.of(request), Report(file.path, target_format="pt"), unnamed_data)
+    attempt = Attempt.of(request, must_fit=False)  # options that do not fit change nothing here, either
+    value = plain_value(file, attempt, Report(file.path, target_format="pt"), unnamed_data)
     return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
 
 
@@ -490,7 +492,7 @@ def _write_as_named_tensors(output: FileOutput, value: Any, goal: FormatSpec, re
 
     if isinstance(value, COMPOSITE):
         replace = StateDicts([value], report).replace
-        value = as_tree(value, replace)
+        value = as_tree(value, replace, MERGED)
     named = name_tensors(value, goal, report)
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)

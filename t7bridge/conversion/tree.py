@@ -46,7 +46,7 @@ from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import NAMED, name_text
 from ..graph.storage import Storage, storage_array
-from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, torch_tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage, tensor_of_storage, torch_tensor
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, entries, fill_dict, fill_list
 from ..values.widened import parts_of
 
@@ -61,7 +61,8 @@ class Replacement:
     Attributes:
         value: the state dict; a `Fill` where its content is still to be converted.
         data: by name, values that go into the dict that holds the module, under `<its key>.<name>`.
-        is_data_placed: whether they are in the result; changed by `Tree.put`.
+        is_data_placed: whether they are in the result, but for those of `unfit_names`; changed by `Tree.put`.
+        unfit_names: the names of those that cannot be text in metadata, where that is their place; see `fits_metadata`.
         is_merged: whether they are in the state dict itself; changed by `Tree.put`.
         wrapper: the dict around the state dict and the data, `{state_dict, …}`, once there is one; made by `Tree.put`.
     """
@@ -69,6 +70,7 @@ class Replacement:
     value: Any
     data: dict[str, Any] = field(factory=dict)
     is_data_placed: bool = False
+    unfit_names: set[str] = field(factory=set)
     is_merged: bool = False
     wrapper: dict[str, Any] | None = None
 
@@ -138,6 +140,8 @@ def fits_metadata(value: Any) -> bool:
         elif isinstance(item, python.NumpyArray):
             if math.prod(item.shape) > _MOST_NUMBERS or item.dtype.code.startswith("c"):
                 return False
+            if isinstance(item.data, list):  # an array of objects
+                stack += item.data
         elif isinstance(item, (set, frozenset)):
             stack += item
         else:  # containers and objects; other values have no entries
@@ -202,13 +206,14 @@ class Tree(Rebuilder):
         Args:
             target: the dict.
             prefix: of the keys: that of the module with a dot, or nothing.
-            replacement: of the module; its `is_data_placed` is set.
+            replacement: of the module; its `is_data_placed` and `unfit_names` are set.
         """
         replacement.is_data_placed = True
         is_for_metadata = self._unnamed_data == MERGED
         for name, item in replacement.data.items():
             if is_for_metadata and not fits_metadata(item):
-                continue  # `Coverage` notes it
+                replacement.unfit_names.add(name)  # `Coverage` notes it
+                continue
             wanted = prefix + name
             key = wanted
             number = 2
@@ -416,7 +421,7 @@ class Plain(Tree):
 
         Tensors of one storage share memory, as they do in the file.
         """
-        tensor = value if isinstance(value, Tensor) else Tensor(value.element, value, size=(value.count,), stride=(1,))
+        tensor = value if isinstance(value, Tensor) else tensor_of_storage(value)
         if self._torch:
             return torch_tensor(tensor, self._storages)
         storage = tensor.storage

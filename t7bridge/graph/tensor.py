@@ -362,6 +362,11 @@ def covered(ranges: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+def tensor_of_storage(storage: Storage) -> Tensor:
+    """Return the elements of a storage as a tensor of one dimension."""
+    return Tensor(storage.element, storage, size=(storage.count,), stride=(1,))
+
+
 def place_of(tensor: Tensor) -> tuple[object, ...]:
     """Return a key that is equal for tensors that are the same view of one storage; an empty one has its own.
 

@@ -498,6 +498,11 @@ def _describe_weights(block: Block) -> None:
         block.lines.append(f"shares {clean(block.owner, _OWNER_CHARS)}")
 
 
+def counts_elements(line: str) -> bool:
+    """Return whether a line of a block is the number of elements of its weights."""
+    return line.endswith((" element", " elements"))
+
+
 def _summarize(blocks: list[Block]) -> None:
     """Sum the learned elements of each block and of those inside, and name the most frequent classes inside.
 

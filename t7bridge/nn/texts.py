@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from ..data import define
 from ..graph.lua import Table, TorchObject, Value
 from ..graph.storage import Storage
-from ..graph.tensor import Tensor, elements
+from ..graph.tensor import Tensor, elements, tensor_of_storage
 from ..text import clean, short
 from .fields import Fields
 from .late import load_more
@@ -101,8 +101,7 @@ class _Formatted:
         """
         if storage.element.name.startswith("float"):
             raise _AbsentError
-        whole = Tensor(storage.element, storage, size=(storage.count,), stride=(1,))
-        numbers = list(map(str, elements(whole, _MOST_SIZES)))
+        numbers = list(map(str, elements(tensor_of_storage(storage), _MOST_SIZES)))
         if storage.count > _MOST_SIZES:
             numbers.append("…")
         return separator.join(numbers)

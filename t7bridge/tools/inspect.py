@@ -19,7 +19,7 @@ from ..graph.tensor import Tensor, covered, statistics_of
 from ..graph.walk import Path, entries, step_name, walk
 from ..io.source import Readable, inputs_protected
 from ..limits import Limits
-from ..nn.blocks import Block, DrawnModel, group_of, models_in, structure_blocks
+from ..nn.blocks import Block, DrawnModel, counts_elements, group_of, models_in, structure_blocks
 from ..nn.places import is_module
 from ..text import Step, listed
 from ..values.summary import LayerRow, Summary, TensorRow, outline
@@ -269,7 +269,7 @@ def _torch_class(block: Block) -> str:
     # The first line that is not about the weights has the arguments: `Linear(10, 20)`. The lines of a pickled module
     # have no arguments but its tensors: `Linear(weight 20 × 10)`.
     for line in block.lines:
-        is_about_weights = line.startswith("shares ") or line.endswith(" elements")
+        is_about_weights = line.startswith("shares ") or counts_elements(line)
         if not is_about_weights:
             return f"{block.title}({line})"
     return block.title

@@ -50,7 +50,7 @@ _KNOWN_PLAIN_CLASSES = {
 
 
 FORBIDDEN = "forbidden global"
-IMPORTED = "unsupported global"
+UNSUPPORTED = "unsupported global"
 REFUSED = "refused"
 """Kinds of findings in pickles."""
 _REFUSED_LAYOUTS = {
@@ -122,7 +122,7 @@ class ScanReport(Printed):
         """How to make a file of this one that the safe loader takes; empty if it is not possible, or not needed."""
         kinds = {finding.kind for finding in self.findings}
         # `convert` refuses files with names that run code, and damaged ones.
-        is_convertible = not self.error and self.format == "pt" and kinds <= {IMPORTED, REFUSED}
+        is_convertible = not self.error and self.format == "pt" and kinds <= {UNSUPPORTED, REFUSED}
         if not kinds or not is_convertible:
             return ""
         return "t7bridge convert writes the data in it to a .pt that torch.load(weights_only=True) takes"
@@ -503,7 +503,7 @@ def _add_refused_by_loader(names: Mapping[str, bool], uses: Iterable[str], repor
         report: receives the findings.
     """
     for name, runs_code in names.items():
-        report.findings.append(Finding(FORBIDDEN if runs_code else IMPORTED, name[:_MOST_LETTERS]))
+        report.findings.append(Finding(FORBIDDEN if runs_code else UNSUPPORTED, name[:_MOST_LETTERS]))
     for use in uses:
         report.findings.append(Finding(REFUSED, use[:_MOST_LETTERS]))
 

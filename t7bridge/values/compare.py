@@ -19,7 +19,7 @@ from ..graph.dtypes import PACKED
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value, class_of
 from ..graph.python import in_order
 from ..graph.storage import CHUNK_BYTES, Span, Storage, array_chunks
-from ..graph.tensor import Tensor, blocks, rows
+from ..graph.tensor import Tensor, blocks, rows, tensor_of_storage
 from ..graph.walk import SCALARS, KeyStep, Path, pairwise
 from ..limits import BYTES_PER_STEP, DEFAULT_LIMITS, Budget, Limits
 from ..text import Holder, Step, one_line, printable
@@ -358,13 +358,9 @@ class Comparer:
         if self.text and same_bytes(_with_one_nan(a), _with_one_nan(b)):
             return ()
         if not same_bytes(a.chunks(), b.chunks()):
-            self.differences.append(difference_of(self._path_text(path), _as_tensor(a), _as_tensor(b)))
+            tensors = (tensor_of_storage(a), tensor_of_storage(b))
+            self.differences.append(difference_of(self._path_text(path), *tensors))
         return ()
-
-
-def _as_tensor(storage: Storage) -> Tensor:
-    """Return the elements of a storage as a tensor of one dimension."""
-    return Tensor(storage.element, storage, (storage.count,), (1,), 0)
 
 
 def _by_text(entries: list[tuple[Value, Value]]) -> tuple[dict[Any, tuple[Value, Value]], list[tuple[Value, Value]]]:
@@ -633,7 +629,7 @@ class ValueComparer(Comparer):
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
         """Compare storages outside of tensors as tensors of one dimension."""
-        return self._tensors(path, _as_tensor(a), _as_tensor(b))
+        return self._tensors(path, tensor_of_storage(a), tensor_of_storage(b))
 
 
 def _view(tensor: Tensor) -> tuple[Any, ...]:

@@ -139,6 +139,23 @@ def test_save_lua_values_in_builtins(suffix: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["extra"], [0, 1, 2])
 
 
+@pytest.mark.parametrize("suffix", ["safetensors", "npz", "h5"])
+@pytest.mark.parametrize("key", ["", "net"])
+def test_save_modules_as_convert_does(suffix: str, key: str, tmp_path: Path) -> None:
+    """In formats of named tensors, data of a module itself are text in the metadata, and all tensors are weights."""
+    model = t7bridge.load(TESTFILES / "nn" / "Linear.t7")
+    model["vocab"] = t7bridge.Table.of({"a": 1.0, "b": 2.0})
+    value = t7bridge.Table.of({key: model}) if key else model
+    t7bridge.save(value, tmp_path / "in.t7")
+    t7bridge.convert(tmp_path / "in.t7", tmp_path / f"converted.{suffix}")
+    t7bridge.save(value, tmp_path / f"saved.{suffix}")
+    assert t7bridge.verify(tmp_path / f"converted.{suffix}", tmp_path / f"saved.{suffix}").same
+    with t7bridge.open(tmp_path / f"saved.{suffix}") as document:
+        texts = {name.removeprefix(f"{key}."): text for name, text in document.metadata.items()}
+    assert texts["vocab.a"] == "1"
+    assert texts["vocab.b"] == "2"
+
+
 def test_save_refuses(tmp_path: Path) -> None:
     """An existing file and a name without a format are refused."""
     t7bridge.save(1.0, tmp_path / "x.t7")

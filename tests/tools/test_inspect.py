@@ -226,6 +226,12 @@ def test_a_layer_that_cannot_compute_is_an_error_of_the_model(tmp_path):
         t7bridge.inspect(tmp_path / "m.t7", input_shape=(2, 3))
 
 
+def test_a_number_of_elements_is_no_argument() -> None:
+    """Also if there is one: `nn.Mul` has one weight and takes no arguments."""
+    (row,) = t7bridge.inspect(FILES / "nn/Mul.t7").layers
+    assert (row.torch, row.parameters) == ("Mul", 1)
+
+
 @pytest.mark.parametrize("room", [40, 50, 60, 80])
 @pytest.mark.parametrize("name", ["resnet_small", "unet_nngraph", "text_cnn", "char_lstm_nngraph"])
 def test_narrow_terminals_show_parameters(name: str, room: int) -> None:

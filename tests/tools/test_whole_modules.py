@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bounds import bounded
@@ -235,7 +236,7 @@ def test_deep_objects_cost_what_they_should(tmp_path: Path, capsys: pytest.Captu
 
 
 class Anchored(nn.Linear):
-    """A layer with tensors in attributes, small and large, of real and of complex numbers, numbers, and a text."""
+    """A layer with tensors in attributes and in arrays, small and large, of real and of complex numbers; and others."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -243,6 +244,9 @@ class Anchored(nn.Linear):
         self.steps = torch.arange(3)
         self.anchors = torch.zeros(40, 50)
         self.phases = torch.ones(2, dtype=torch.complex64)
+        self.grids = np.array([np.zeros(2_000), None], object)
+        self.spectra = np.array([np.ones(2, np.complex64), None], object)
+        self.boxes = np.array([np.ones(2), None], object)
         self.stride = 4
         self.classes = ["cat", "dog"]
 
@@ -263,8 +267,9 @@ def test_tensors_of_a_file_of_named_tensors_are_weights(tmp_path: Path, suffix: 
         tensors = {f"net.{name}": tensor for name, tensor in tensors["net"].items()}
     module.load_state_dict({name.removeprefix(start): tensor for name, tensor in tensors.items()})
     named = {note.path.removeprefix("root.") for note in report.notes if note.level == "warning" and note.path}
-    assert named == {f"{start}anchors", f"{start}phases"}
+    assert named == {f"{start}{name}" for name in ("anchors", "phases", "grids", "spectra")}
     expected = {"mean": [0.5, 0.25], "steps": [0, 1, 2], "stride": 4, "classes.0": "cat", "classes.1": "dog"}
+    expected |= {"boxes.0": [1, 1], "boxes.1": None}
     assert {f"{start}{name}": value for name, value in expected.items()}.items() <= texts.items()
     comparison = t7bridge.verify(tmp_path / "m.pt", target)
     assert not comparison.differences

@@ -269,6 +269,9 @@ def test_options_that_fit_some_files(tmp_path: Path, subtests: pytest.Subtests) 
     assert warnings["none.pt"][0].startswith("names stay as they are: there is no state dict")
     assert warnings["lua.t7"][0].startswith("encoding does not apply from .t7 to .pt")
     assert "0.weight" in t7bridge.load_state_dict(tmp_path / "out/parallel.t7")
+    for target in ({"encoding": "ascii"}, {"to": "npz"}):
+        report = convert(folder, tmp_path / f"verified {[*target]}", strip=["module"], verify=True, **target)
+        assert report.counts["done"] == 5, report.rows
     report = convert(folder, tmp_path / "strict", strip=["module"], strict=True)
     assert report.counts["failed"] == 4
     for to, name, value in (

@@ -16,7 +16,7 @@ from math import ceil, fsum, inf, sqrt
 from attrs import field
 
 from ...data import define
-from ...nn.blocks import Block, Flow, carried_text
+from ...nn.blocks import Block, Flow, carried_text, counts_elements
 from ...text import counted
 from ...tools.view import is_branching, ranks_of
 
@@ -200,7 +200,7 @@ def texts_of(block: Block) -> list[str]:
     if block.repeat > 1:
         title += f"  ×{block.repeat}"
     # The number of parameters says more than that of elements.
-    lines = [line for line in block.lines if not line.endswith(" elements")]
+    lines = [line for line in block.lines if not counts_elements(line)]
     if block.parameters:
         lines.append(counted(block.parameters, "parameter"))
     if block.kind == "closed":

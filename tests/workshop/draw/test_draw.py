@@ -148,6 +148,14 @@ def test_shared_modules_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_one_weight_is_counted_once(tmp_path: Path) -> None:
+    """Its block has the number of parameters, and not that of elements beside it."""
+    t7bridge.draw(FILES / "nn/Mul.t7", tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert "1 parameter" in text
+    assert "1 element" not in text
+
+
 def test_layers_without_a_module_are_red(tmp_path: Path) -> None:
     """They do not stop the picture, wherever they are."""
     strange = TorchObject("nn.NobodyKnows", 1, Table.of({"modules": Table.from_list([TorchObject("nn.Tanh")])}))
