@@ -23,7 +23,6 @@ from typing import Any
 import sympy
 import torch
 from torch import nn
-from torch._dynamo import config as tracing_config
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -328,6 +327,9 @@ def open_sizes() -> Iterator[None]:
     Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
     too, at the line of the source that calls them, but not by these objects. See `_conditions`.
     """
+    # Only now: its package, which each export imports, takes longer to import than all others of the builders.
+    from torch._dynamo import config as tracing_config
+
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
 
