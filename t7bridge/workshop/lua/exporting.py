@@ -327,9 +327,6 @@ def open_sizes() -> Iterator[None]:
     Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
     too, at the line of the source that calls them, but not by these objects. See `_conditions`.
     """
-    # Only now: its package, which each export imports, takes longer to import than all others of the builders.
-    from torch._dynamo import config as tracing_config
-
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
 
@@ -346,13 +343,7 @@ def open_sizes() -> Iterator[None]:
 
     torch.SymBool.__bool__ = noted  # type: ignore[method-assign]
     try:
-        # PyTorch's name for 0 and 1 as any other size, and no cache of the results of operations: with open sizes,
-        # looking one up takes longer than computing it again, a third of the time of an export.
-        with (
-            quiet(),
-            config.patch(backed_size_oblivious=True),
-            tracing_config.patch(fake_tensor_cache_enabled=False),
-        ):
+        with quiet(), config.patch(backed_size_oblivious=True):  # PyTorch's name for 0 and 1 as any other size
             yield
     finally:
         torch.SymBool.__bool__ = original  # type: ignore[method-assign]
