@@ -102,10 +102,12 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
     data_of_sources = [_data_to_refer_to(item) for item in group]
     if all(data is not None for data in data_of_sources):
         # Each source alone is the whole storage: it gets the first, and the others must be equal to that.
+        # They are compared first, as one of them may be this very storage.
+        clashes = [(first.name, item.name) for item in others if not _are_sources_equal(first, item)]
         data_of_first, *_ = data_of_sources
         assert data_of_first is not None
         storage.data = data_of_first
-        return [(first.name, item.name) for item in others if not _are_sources_equal(first, item)]
+        return clashes
     storage.data = own_array(storage)
     arrays = [_converted(item) for item in group]
     for item, array in zip(group, arrays):

@@ -216,7 +216,7 @@ def _number(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int] = ()) -> Iterator[str]:
+def _table(rows: list[list[str]], right_aligned: int | None, room: int, optional: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a table.
 
     Args:
@@ -254,17 +254,19 @@ def _columns_without_room(
         optional: the columns that may be left out, in the order in which they are.
     """
     omitted: list[int] = []
-    while room and len(omitted) < len(optional):
+    if not room:
+        return omitted
+    for column in optional:
         widths = _widths_of_columns(texts, right_aligned, room, omitted)
         spaces = 2 * (len(widths) - len(omitted) - 1)
         if sum(widths) + spaces <= room:
             break
-        omitted.append(optional[len(omitted)])
+        omitted.append(column)
     return omitted
 
 
 def _widths_of_columns(
-    texts: list[list[str]], right_aligned: int | None, room: int, omitted: Sequence[int] = ()
+    texts: list[list[str]], right_aligned: int | None, room: int, omitted: Sequence[int]
 ) -> list[int]:
     """Return the width of each column of a table, 0 for those that are omitted.
 

@@ -585,6 +585,7 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
         leaving: the flows that leave each layer.
         cuts: the layers of one node that all flow passes through, one at least.
     """
+    height_of_column = _height_that_fills_screen(box, levels)  # before layers are laid out, which widens boxes
     # What is above the first cut is laid out together with its node.
     first_cut = cuts[0]
     (first_node,) = levels[first_cut]
@@ -593,7 +594,6 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
     if nodes_above:
         _attach(box, groups, first_node, nodes_above, list(chain.from_iterable(leaving[:first_cut])), inf)
     # Then from cut to cut; the last part ends behind all layers.
-    height_of_column = _height_that_fills_screen(box, levels)
     for cut, next_cut in pairwise([*cuts, len(levels)]):
         (node_of_cut,) = levels[cut]
         nodes = list(chain.from_iterable(levels[cut + 1 : next_cut + 1]))

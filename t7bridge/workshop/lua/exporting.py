@@ -23,7 +23,6 @@ from typing import Any
 import sympy
 import torch
 from torch import nn
-from torch._dynamo import config as tracing_config
 from torch.autograd.function import Function
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -344,13 +343,7 @@ def open_sizes() -> Iterator[None]:
 
     torch.SymBool.__bool__ = noted  # type: ignore[method-assign]
     try:
-        # PyTorch's name for 0 and 1 as any other size, and no cache of the results of operations: with open sizes,
-        # looking one up takes longer than computing it again, a third of the time of an export.
-        with (
-            quiet(),
-            config.patch(backed_size_oblivious=True),
-            tracing_config.patch(fake_tensor_cache_enabled=False),
-        ):
+        with quiet(), config.patch(backed_size_oblivious=True):  # PyTorch's name for 0 and 1 as any other size
             yield
     finally:
         torch.SymBool.__bool__ = original  # type: ignore[method-assign]

@@ -126,6 +126,11 @@ def triangle(self, x):
     return (x @ x.transpose(1, 2) + above).softmax(2) @ x + below @ x
 
 
+def transformed(self, x):
+    """A transform and back, which PyTorch decomposes only for inputs of which the batch alone is open."""
+    return torch.fft.irfft2(torch.fft.rfft2(x, norm="ortho") * (1 + 2j), s=x.shape[1:], norm="ortho")
+
+
 SOURCES = {
     "tensorflow": (as_tensorflow, [(2, 1, 12, 12)], "any x 1 x 2n x 2m", [[(1, 1, 8, 14)]], [[(2, 1, 12, 13)]]),
     "branch": (halved_if_large, [(2, 1, 8, 8)], "any x 1 x any x n<=12", [[(1, 1, 16, 12)]], [[(2, 1, 8, 16)]]),
@@ -137,6 +142,7 @@ SOURCES = {
     "multiple": (lambda self, x: F.pad(x, (0, -x.shape[1] % 4)), [(2, 6)], "any x 4n+2", [[(3, 10)]], [[(2, 8)]]),
     "single": (lambda self, x: x * 3 if x.shape[0] == 1 else x, [(2, 6)], "n>=2 x any", [[(3, 5)]], [[(1, 6)]]),
     "filled": (filled, [(2, 5)], "any x n>=2", [[(1, 7)]], [[(4, 1)]]),
+    "transforms": (transformed, [(2, 5, 6)], "any x 5 x 6", [[(3, 5, 6)], [(1, 5, 6)]], [[(2, 5, 8)]]),
     "squares": (lambda self, x: x + x.transpose(1, 2), [(2, 5, 5)], "any x n x n", [[(1, 4, 4)]], [[(2, 3, 4)]]),
     "range": (
         lambda self, x: x * torch.arange(x.shape[1]),
