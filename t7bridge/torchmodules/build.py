@@ -23,7 +23,7 @@ from ..graph.storage import Storage, own_array
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
-from ..nn.mapping import OURS, ModuleSpec, Plan, specs_in
+from ..nn.mapping import ModuleSpec, Plan, is_torch_or_ours, specs_in
 from ..nn.memory import use_copying_classes
 from ..nn.output_shapes import Example, Examples, inputs_text
 from ..nn.pieces import Lifted, constant_biases, recognized
@@ -202,7 +202,7 @@ def fill(
         ModelError: the keys or shapes are not those of the module.
     """
     values = materialize(tensors, place)
-    has_foreign_class = any(not spec.target.startswith(("torch.nn.", OURS)) for spec in specs_in(plan.root))
+    has_foreign_class = any(not is_torch_or_ours(spec.target) for spec in specs_in(plan.root))
     try:
         if has_foreign_class:
             # It may have hooks, or a way of its own to load the tensors of the modules inside it.
