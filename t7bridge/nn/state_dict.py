@@ -991,8 +991,8 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
         own: the state dict of the model under Lua's names, as it is now.
 
     Returns:
-        `None` if nothing is recorded, or if the model was changed so that its modules, together with the root, no
-        longer have all recorded tensors.
+        `None` if nothing is recorded, if the record is damaged, or if the model was changed so that its modules,
+        together with the root, no longer have all recorded tensors.
     """
     table = root.get(ROOT_FIELD)
     if not isinstance(table, Table):
@@ -1003,13 +1003,13 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
         name = key.rpartition(".")[2]
         entries = origin.obj.get(FIELD)
         entry = entries.get(name) if isinstance(entries, Table) else None
-        if isinstance(entry, Table):
-            _add_run(record, key, entry, own[key].numel)
+        if isinstance(entry, Table) and not _add_run(record, key, entry, own[key].numel):
+            return None
     # Several modules may hold the same part, such as the cells of an unrolled layer: one of them is enough.
     for key in record.pieces:
         _separate_copies(record, key)
     # Each tensor of which modules hold parts must be complete.
-    if not all(_is_covered(record, key) for key in record.pieces):
+    if not all(_is_covered(record, key, own) for key in record.pieces):
         return None
     # Each key, also one tied to another, must have a tensor: one of modules, or one of the root.
     first_keys = {*record.pieces, *record.other}
@@ -1026,7 +1026,7 @@ def _record_of_root(table: Table) -> Recorded:
     """
     record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
-    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
+    record.scalars = [int(number) for number in items_of(table.get("scalars")) or () if _is_count(number)]
     for key, value in _pairs(table.get("other")):
         tensor = _unwrapped_scalar(value) if isinstance(value, Table) else value
         if isinstance(tensor, Tensor):
@@ -1042,23 +1042,31 @@ def _unwrapped_scalar(table: Table) -> Tensor | None:
     return Tensor(tensor.element, tensor.storage, size=(), stride=(), offset=tensor.offset, is_scalar=True)
 
 
-def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
-    """Add the run that a module's field records for one of its tensors.
+def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> bool:
+    """Add the run that a module's field records for one of its tensors; return whether its numbers are valid.
 
     Args:
         record: the record, to which the run and the size of its tensor are added.
         own_key: of the module's tensor, in the model's own state dict.
         entry: what the field says: `key` and `size` of the recorded tensor, `start` of the part of it that the module
-            holds, in elements from 0, and whether the module has it `transposed`.
+            holds, in elements from 0, by default 0, and whether the module has it `transposed`.
         count: elements of the module's tensor, and so of the part.
     """
     key = _text(entry.get("key"))
-    extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
-    start = entry.get("start")
-    first = int(start) if isinstance(start, (int, float)) else 0
-    run = Run(own_key, start=first, count=count, transposed=entry.get("transposed") is True)
+    extents = items_of(entry.get("size")) or []
+    start = entry.get("start", 0.0)
+    if not all(map(_is_count, (start, *extents))):
+        return False
+    run = Run(own_key, start=int(start), count=count, transposed=entry.get("transposed") is True)
     record.pieces.setdefault(key, []).append(run)
+    # Each module with a part says the size; where a changed file has several, `_is_covered` judges by the first.
     record.sizes.setdefault(key, tuple(map(int, extents)))
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value of the file is a whole number from 0 on; NaN and infinity are not."""
+    return isinstance(value, (int, float)) and value >= 0 and value % 1 == 0
 
 
 def _separate_copies(record: Recorded, key: str) -> None:
@@ -1081,7 +1089,7 @@ def _separate_copies(record: Recorded, key: str) -> None:
     record.copies[key] = [run for run in runs if pieces.get((run.start, run.count)) is not run]
 
 
-def _is_covered(record: Recorded, key: str) -> bool:
+def _is_covered(record: Recorded, key: str, own: StateDict) -> bool:
     """Return whether the pieces of a tensor, as `_separate_copies` left them, cover all of it without overlap.
 
     Elements that no module holds are in `other`, which then has the whole tensor. Only a piece that is a whole matrix
@@ -1090,13 +1098,14 @@ def _is_covered(record: Recorded, key: str) -> bool:
     Args:
         record: what the model records.
         key: the recorded key of the tensor, its first one.
+        own: the model's own state dict, which has the elements of the pieces.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
     total = prod(size)
     first = pieces[0]
     if first.is_all_of(size):  # the only one: all others are copies of its elements
-        return not first.transposed or len(size) == 2
+        return not first.transposed or (len(size) == 2 and own[first.key].shape == size[::-1])
     end = 0
     covered = 0
     for piece in pieces:
