@@ -321,7 +321,7 @@ class Child:
         name: its name in PyTorch: `0`, `forwardModule`.
         path: its place in Lua, as a step of a path: `.modules[1]`.
         value: its value; a module, in valid files.
-        secondary: whether it is skipped if the object already contained it under another name.
+        secondary: whether it is skipped if the object contains it at an earlier child too, at any depth.
     """
 
     name: str
@@ -352,13 +352,13 @@ class ParamsOf:
 
 
 def keeps(*names: str) -> Callable[[Callable[[Fields], tuple[Param, ...]]], ParamsOf]:
-    """Declare the names of the tensors that a function of fields may return.
+    """Declare the names of the tensors that a function for `params` of an entry may return, for the page of layers.
 
     Args:
         names: names in PyTorch, with `*` for the varying part: `weight_ih_l*`.
 
     Returns:
-        A decorator.
+        A decorator of the function: from fields to the tensors of one object.
     """
     return lambda find: ParamsOf(find, names)
 
@@ -584,10 +584,10 @@ def register_module(
         names: full Lua class names.
         params: the tensors of its state dict, by their names in the class.
         args: the sources of the constructor's positional arguments: results of `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.layers`, or plain values. None if there are
-            children, which come first.
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.layers`, or plain values.
         kwargs: arguments by keyword, likewise.
-        children: see `register_layer`; the modules are passed to the constructor, those with names by keyword.
+        children: see `register_layer`. The modules are passed to the constructor: those named `0`, `1`, … in this order
+            before `args`, others by keyword.
         defaults: see `register_layer`.
         scratch: see `register_layer`.
         kind: see `register_layer`.
@@ -723,7 +723,10 @@ _IN_LUA = InLua()
 
 @cache
 def _field_names() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """Return the parents of each class in `field_names.txt`, and the names of its own fields; the file is read once."""
+    """Return the parents of each class in `field_names.txt`, and the names of its own fields; the file is read once.
+
+    A class is one of Lua, or of PyTorch by its dotted name; `torch` has the names common to PyTorch's.
+    """
     text = words_beside(__file__, "field_names.txt")
     rows = {}
     for line in text.replace("\n  ", " ").splitlines():  # an indented line continues the one before
@@ -793,12 +796,13 @@ def registered_layers() -> dict[str, Layer]:
 
 
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
-    """Yield the children at the first path where there is a module, or a list with elements.
+    """Yield the children at the first path where there is a value that is no empty list.
 
     Args:
         obj: the object that holds them.
         paths: of fields, as for `fields.lookup`: `net.modules`.
-        name: of a single child, or of each in a list; by default a single one is `0`, and lists count from `0`.
+        name: of a single child, which has a path to itself or is the only element of a list; by default a single child
+            is `0`, and the elements of a list are named from `0` on.
     """
     for path in paths:
         value = lookup(obj, path)
@@ -816,11 +820,12 @@ def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Chil
 
 
 def children_at(*paths: str, name: str = "") -> Children:
-    """Return a function for the children at the first of some paths where there is a module, or a list with elements.
+    """Return a function for the children at the first of some paths where there is a value that is no empty list.
 
     Args:
         paths: as for `fields.lookup`: `net.modules`.
-        name: the name of a single child, `0` by default; without it those of a list are named from `0` on.
+        name: of the only child, where a path leads to one module or a list of one. By default a module is named `0`,
+            and those of a list from `0` on.
     """
     return lambda obj: _children_at(obj, *paths, name=name)
 
@@ -968,11 +973,11 @@ def load_classes(path: PathLike) -> None:
     sys.modules[module.__name__] = module
     try:
         loader.exec_module(module)
-    except OSError as error:
-        del sys.modules[module.__name__]
-        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
     except Exception as error:
         del sys.modules[module.__name__]
+        # The program may fail with an error about another file.
+        if isinstance(error, OSError) and error.filename == module.__file__:
+            raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
         raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
     _loaded_files[real_path] = module
 
