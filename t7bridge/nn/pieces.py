@@ -110,13 +110,14 @@ def _modules_by_key(shapes: Shapes) -> dict[str, str]:
 
 
 def content_of_piece(piece: Piece, tensor: Tensor, prefix: str = "") -> Any:
-    """Return a key that is equal for pieces of the same memory that are at the same place of their modules.
+    """Return a hashable value that is equal for pieces of the same memory that are at the same place of their modules.
 
     Args:
         piece: the piece.
         tensor: its source.
-        prefix: of the keys of its module.
+        prefix: of the keys of its module, with the dot; empty if its keys have none.
     """
+    # Without the keys of the source and of the module: tied tensors have several, and each module its own.
     target = piece.target.removeprefix(prefix)
     second_bias = piece.second_bias.removeprefix(prefix)
     return place_of(tensor), evolve(piece, key="", target=target, second_bias=second_bias)
@@ -277,40 +278,56 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     for piece in pieces:
         pieces_of.setdefault(piece.key, []).append(piece)
     sources: dict[str, Tensor] = {}
-    # Of each tensor of a cell, by its key, where it is not zero and no piece covers it.
-    uncovered: dict[str, np.ndarray] = {}
+    parts: list[Piece] = []  # which may leave elements of a cell's tensor out
     for key, source_pieces in pieces_of.items():
         first_piece = source_pieces[0]
-        first = state[first_piece.target]
+        tensor = state[first_piece.target]
         shape = wanted[key].shape
         is_plain = not first_piece.negated and not first_piece.second_bias
-        if len(source_pieces) == 1 and first.shape == shape and is_plain:
-            sources[key] = first  # the tensor of the cell itself
-            continue
-        source = np.empty(shape, first.array.dtype)  # its pieces cover it
-        # A vector may have more dimensions of one element in Lua.
-        in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
-        for piece in source_pieces:
-            in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
-            for cell_key in filter(None, (piece.target, piece.second_bias)):
-                if cell_key not in uncovered:
-                    uncovered[cell_key] = state[cell_key].array != 0
-                uncovered[cell_key][_slices(piece.at, piece.size)] = False
-        sources[key] = copied(first, source)
-    _check_uncovered(uncovered, state)
+        if len(source_pieces) == 1 and tensor.shape == shape and is_plain:
+            sources[key] = tensor  # the tensor of the cell itself
+        else:
+            sources[key] = _joined_source(source_pieces, shape, state)
+            parts += source_pieces
+    _check_covered(parts, state)
     return sources
 
 
-def _check_uncovered(uncovered: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Refuse cells with elements that the layers cannot hold.
+def _joined_source(pieces: list[Piece], shape: tuple[int, ...], state: Mapping[str, Any]) -> Tensor:
+    """Return the source tensor of some pieces, of the element type that the first has in its cell.
 
     Args:
-        uncovered: of tensors of cells, by key, where they are not zero and no piece covers them.
-        state: the cells' tensors.
+        pieces: all that were taken from this tensor: together they cover it.
+        shape: of the tensor.
+        state: the cells' tensors, by key.
+    """
+    first_piece = pieces[0]
+    first = state[first_piece.target]
+    source = np.empty(shape, first.array.dtype)
+    # A vector may have more dimensions of one element in Lua.
+    in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
+    for piece in pieces:
+        in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
+    return copied(first, source)
+
+
+def _check_covered(pieces: Iterable[Piece], state: Mapping[str, Any]) -> None:
+    """Refuse cells with elements that the layers cannot hold: those that no piece takes must be zero.
+
+    Args:
+        pieces: all pieces of these cells.
+        state: the cells' tensors, by key.
 
     Raises:
         WriteError: there is such an element.
     """
+    # Of each tensor of a cell, by its key, where it is not zero and no piece takes it.
+    uncovered: dict[str, np.ndarray] = {}
+    for piece in pieces:
+        for key in filter(None, (piece.target, piece.second_bias)):
+            if key not in uncovered:
+                uncovered[key] = state[key].array != 0
+            uncovered[key][_slices(piece.at, piece.size)] = False
     for key, is_lost in uncovered.items():
         if is_lost.any():
             raise WriteError(

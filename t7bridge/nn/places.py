@@ -6,7 +6,6 @@ May import graph, errors, limits and report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import Any, TypeVar
 
 from attrs import field
@@ -102,7 +101,7 @@ class Place:
         name: its name in its parent, in PyTorch.
         step: its step from its parent, in Lua.
         parent: the place that contains it; `None` for the model itself.
-        entered: number of the place in walk order.
+        entered: number of the place in the order of the walk, from 1.
         depth: number of places around it.
     """
 
@@ -298,50 +297,68 @@ class Places:
         return iter(self._visited) if self._visited is not None else self._visit()
 
     def _visit(self) -> Iterator[Place]:
-        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
-        entry_numbers = count(1)
+        """Yield the places, and remember them at the end: names, plan and picture of a model ask for the same."""
         visited: list[Place] = []
         # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
-        stack: list[tuple[Place, Iterator[Child]]] = []
-
-        def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
-            """Return a new place, after noting it in all that the walk keeps; its children are visited next.
-
-            Args:
-                obj: the module.
-                name: in its parent, in PyTorch.
-                step: from its parent, in Lua.
-                parent: the place that contains it; `None` for the model itself.
-            """
-            depth = parent.depth + 1 if parent is not None else 0
-            place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
-            self.last_entered[id(obj)] = place.entered
-            # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            self._check_repeated(place.entered - len(self.last_entered))
-            on_path.add(id(obj))
-            stack.append((place, self._children(place)))
-            visited.append(place)
-            return place
-
-        yield enter(self.root, name="", step=self.path, parent=None)
+        # Places with those of their children that are still to be visited, first the model itself, which has no parent.
+        model = Child(name="", path=self.path, value=self.root)
+        stack: list[tuple[Place | None, Iterator[Child]]] = [(None, iter((model,)))]
         while stack:
-            place, rest = stack[-1]
-            child = next(rest, None)
+            parent, waiting = stack[-1]
+            child = next(waiting, None)
             if child is None:
                 stack.pop()
-                on_path.discard(id(place.obj))
+                if parent is not None:
+                    on_path.discard(id(parent.obj))
                 continue
-            value = child.value
-            if not isinstance(value, TorchObject):
-                self.non_modules.append((place, child))
-            elif child.secondary and self.last_entered.get(id(value), 0) >= place.entered:
-                continue  # an alias: the module was visited since this object was entered
-            elif id(value) in on_path:
-                self.cycles.append((place, child))
-            else:
-                yield enter(value, child.name, child.path, place)
+            if parent is not None and not self._is_to_enter(child, parent, on_path):
+                continue
+            place = self._enter(child, parent, number=len(visited) + 1)
+            visited.append(place)
+            on_path.add(id(place.obj))
+            stack.append((place, self._children(place)))
+            yield place
         self._visited = visited
+
+    def _is_to_enter(self, child: Child, parent: Place, on_path: set[int]) -> bool:
+        """Return whether a child becomes a place; one that is no module or leads to a cycle is noted instead.
+
+        Args:
+            child: the child.
+            parent: the place that holds it.
+            on_path: ids of the modules that contain the child.
+        """
+        value = child.value
+        if not isinstance(value, TorchObject):
+            self.non_modules.append((parent, child))
+            return False
+        # An alias of a module that was visited since its parent was entered. Numbers of places begin with 1.
+        if child.secondary and self.last_entered.get(id(value), 0) >= parent.entered:
+            return False
+        if id(value) in on_path:
+            self.cycles.append((parent, child))
+            return False
+        return True
+
+    def _enter(self, child: Child, parent: Place | None, number: int) -> Place:
+        """Return a new place, and note it in `last_entered`.
+
+        Args:
+            child: the module, with its name and path in the parent.
+            parent: the place that contains it; `None` for the model itself.
+            number: of the place in the order of the walk, from 1.
+
+        Raises:
+            LimitError: modules are shared in too many places.
+        """
+        obj = child.value
+        depth = parent.depth + 1 if parent is not None else 0
+        place = Place(obj, layer_of(obj.class_name), child.name, child.path, parent, entered=number, depth=depth)
+        self.last_entered[id(obj)] = number
+        # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
+        self._check_repeated(number - len(self.last_entered))
+        return place
 
     def _check_repeated(self, count: int) -> None:
         """Refuse a model with too many places beside the first ones of its modules.
@@ -509,7 +526,7 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
     """Return each module in a value with its path, the first if it has several, by its identity.
 
-    Modules nested deeper than `MAX_DEPTH` are left out.
+    Modules nested deeper than `MAX_DEPTH` are left out, as their paths together would be too long.
     """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):

@@ -204,20 +204,29 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
         state.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.to_recorded(state)
-    # The pieces of a tensor are those parts of it that modules hold. One without any, which only the record of the root
-    # holds, has no origin.
-    origins = {}
-    for key in tensors:
-        first_key = record.tied.get(key, key)
-        pieces = record.pieces.get(first_key)
-        if pieces:
-            # A joined tensor has no field or layout of its own; its object is that of its first piece.
-            first_piece = pieces[0]
-            origin = state.origins[first_piece.key]
-            origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)
+    origins = _recorded_origins(record, state.origins)
     state.clear()
     state.update(tensors)
     state.origins = origins
+
+
+def _recorded_origins(record: Recorded, own_origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Return the origins of a recorded state dict, by its keys; a tensor that only the root's record holds has none.
+
+    Args:
+        record: the record.
+        own_origins: of the model's own state dict, by its keys.
+    """
+    origins = {}
+    for key in record.keys:
+        first_key = record.tied.get(key, key)
+        pieces = record.pieces.get(first_key)
+        if pieces:
+            # A tensor of several pieces has no field or layout of its own; its object is that of its first piece.
+            first_piece = pieces[0]
+            origin = own_origins[first_piece.key]
+            origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)
+    return origins
 
 
 class _Collector:
@@ -383,18 +392,17 @@ class _Collector:
         return tensor, Origin(obj, param)
 
     def _same_copy(self, converted_from: object, tensor: Tensor) -> Tensor:
-        """Return an earlier copy of the same memory in the same layout, if it is equal; else this one.
+        """Return an earlier copy of the same memory in the same layout, if it has equal elements; else this one.
 
         They may differ, as a step of a layout may depend on other fields of its object.
 
         Args:
-            converted_from: what identifies the memory and the layout.
-            tensor: the copy.
+            converted_from: a key that is equal for copies of the same memory in the same layout.
+            tensor: the copy, which later calls may return.
         """
         copies = self._copies.setdefault(converted_from, [])
-        is_float = tensor.element.code[0] == "f"
         for copy in copies:
-            if np.array_equal(elements(copy), elements(tensor), equal_nan=is_float):
+            if same_elements(copy, tensor):
                 return copy
         copies.append(tensor)
         return tensor
@@ -550,8 +558,8 @@ def _has_elements(value: Value) -> bool:
 
 
 def is_data(value: Value) -> bool:
-    """Return whether a value is text, a number or a truth value, or a table of nothing else, of any depth."""
-    seen: set[int] = set()
+    """Return whether a value is text, a number or a truth value, or tables that hold such values and nothing else."""
+    seen: set[int] = set()  # tables, by id: they may contain themselves
     stack = [value]
     has_scalar = False
     while stack:
@@ -569,7 +577,7 @@ def is_data(value: Value) -> bool:
         else:
             table = item.content if isinstance(item, TdsHash) else item
             stack.extend((*table.raw_keys, *table.raw_values))
-    return has_scalar  # tables without any are nothing to keep
+    return has_scalar  # empty tables are no data
 
 
 class _RecordingTable(Table):
@@ -698,14 +706,19 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
 
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
-    """Return the sum of two tensors; `None` if the second is zero, so that the bits of the first stay as they are."""
+    """Return the sum of two tensors of equal shapes, of real numbers, in the type that numpy promotes theirs to.
+
+    Returns:
+        `None` if the second is zero everywhere, so that the bits of the first stay as they are.
+    """
     array = elements(first)
     addend = elements(second)
     if not addend.any():
         return None
     # In doubles, so that the sum is rounded once.
     with np.errstate(all="ignore"):
-        return Tensor.from_numpy((array.astype("f8") + addend).astype(np.result_type(array, addend)))
+        total = array.astype("f8") + addend
+        return Tensor.from_numpy(total.astype(np.result_type(array, addend)))
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
@@ -718,17 +731,20 @@ def is_close(one: Tensor, other: Tensor) -> bool:
 def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor]]:
     """Yield the parameters of copies of a module that its container runs in parallel, which the state dict lacks.
 
+    Of such a container the state dict has only the first of its modules, under the name `0`. Clones of an `nn.MapTable`
+    that have weights of their own are no copies: the state dict has them all.
+
     Yields:
-        The key in the state dict, which is that of the first module's parameter; the path of the copy in Lua; origin
-        and tensor of the copy's parameter.
+        The key of the first module's parameter in the state dict; the path of the copy in Lua; origin and tensor of the
+        copy's parameter.
     """
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The state dict has the first module, as `0`, or all modules: of clones with weights of their own.
-        in_state_dict = list(place.layer.children(place.obj))
-        for child in list(modules(place.obj))[len(in_state_dict) :]:
-            if not isinstance(child.value, TorchObject):
+        count_in_state_dict = len(list(place.layer.children(place.obj)))
+        copies = list(modules(place.obj))[count_in_state_dict:]
+        for child in copies:
+            if not isinstance(child.value, TorchObject):  # in a damaged file
                 continue
             tensors = state_dict(child.value, own_keys=True)
             for key, origin in tensors.origins.items():
@@ -864,9 +880,10 @@ class Recorded:
         """Return tensors by all recorded keys, in their order; keys that are tied have the same tensor.
 
         Args:
-            joined: the tensors composed of pieces, which are the parts that modules hold, by their first keys.
-            other: the others; of a tensor in both, the one composed of pieces counts.
+            joined: for each key of `pieces` the tensor composed of these pieces, of any library.
+            other: for each key of `other` its tensor, likewise.
         """
+        # A tensor that modules hold in part is in both; `joined` has it as it is now.
         tensors = {**other, **joined}
         return {key: tensors[self.tied.get(key, key)] for key in self.keys}
 
@@ -898,7 +915,8 @@ class Recorded:
     def differences(self, state: Mapping[Any, Any]) -> list[str]:
         """Return, as lines of text, what does not fit in a state dict with the recorded keys.
 
-        These are tensors of other shapes, and different tensors under keys that are tied in the model.
+        These are tensors of other shapes, and different tensors under keys that are tied in the model. Keys may be
+        missing, and values that are no tensors do not count.
         """
         lines = []
         for key, size in self.sizes.items():
@@ -924,7 +942,7 @@ class Recorded:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
 
         Args:
-            state: tensors under the recorded keys, without `differences`; some may be missing.
+            state: tensors under the recorded keys, for which `differences` returns none; some may be missing.
             own: the model's own state dict, for shapes, and for the tensors that are not recorded.
         """
         result: dict[Any, Any] = {}
@@ -932,16 +950,11 @@ class Recorded:
             tensor = self._first_given(key, state)
             if tensor is None:
                 continue
-            if tensor.storage is None:  # no elements to cut into pieces
-                result.update((piece.key, tensor) for piece in self.all_runs(key))
-                continue
             array = tensor.numpy()
-            for piece in self.all_runs(key):
-                flat = (array.T if piece.transposed else array).reshape(-1)
-                part = flat[piece.start : piece.start + piece.count]
-                shape = own[piece.key].shape
-                # A tensor of another size is passed as it is; whoever assigns it states the difference.
-                result[piece.key] = Tensor.from_numpy(part.reshape(shape)) if part.size == prod(shape) else tensor
+            for run in self.all_runs(key):
+                flat = (array.T if run.transposed else array).reshape(-1)
+                part = flat[run.start : run.start + run.count]
+                result[run.key] = Tensor.from_numpy(part.reshape(own[run.key].shape))
         recorded_keys = self.own_keys()
         for key, origin in own.origins.items():
             if key not in recorded_keys and origin.tensor is not None:
@@ -1105,7 +1118,8 @@ def _is_covered(record: Recorded, key: str, own: StateDict) -> bool:
     total = prod(size)
     first = pieces[0]
     if first.is_all_of(size):  # the only one: all others are copies of its elements
-        return not first.transposed or (len(size) == 2 and own[first.key].shape == size[::-1])
+        has_shape = not first.transposed or (len(size) == 2 and own[first.key].shape == size[::-1])
+        return has_shape and all(run.start + run.count <= total for run in record.copies[key])
     end = 0
     covered = 0
     for piece in pieces:

@@ -8,9 +8,10 @@ import importlib
 import inspect
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
+from types import FunctionType
 from typing import Any, get_type_hints
 
 import torch
@@ -152,18 +153,21 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     """
     # A class registered as such (`register_module`) cannot always be imported.
     target = class_of(spec.target) or _imported(spec)
+    children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
     if spec.graph is not None:
-        children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
-        graph: nn.Module = target(children, **spec.kwargs)
-        return graph
-    # Children with numbers are positional arguments, before the others.
-    numbered = [modules[id(child)] for key, child in spec.children.items() if key.isdigit()]
-    named = {key: modules[id(child)] for key, child in spec.children.items() if not key.isdigit()}
+        # The nodes among the arguments name the modules: it takes all of them as one mapping.
+        positional: list[Any] = [children]
+        named = {}
+    else:
+        # Children with numbers are positional arguments, before the others.
+        positional = [child for key, child in children.items() if key.isdigit()]
+        named = {key: child for key, child in children.items() if not key.isdigit()}
     named.update((key, modules[id(other)]) for key, other in spec.refers.items())
     # Classes may be those of others, which refuse arguments by any of these errors.
     try:
+        # On the meta device nothing has memory; `_WithoutMemory` leaves out the random values, too.
         with torch.device("meta"), _WithoutMemory():
-            module = target(*numbered, *spec.args, **named, **spec.kwargs)
+            module = target(*positional, *spec.args, **named, **spec.kwargs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(
             f"a {spec.class_name} cannot be made a {spec.target}: {error}", path=spec.path
@@ -508,9 +512,11 @@ def skeleton(factory: Factory) -> nn.Module:
 def factories_in(home: str) -> list[Factory]:
     """Return the factories that a package or a file offers, callable without further arguments.
 
-    These are the names of a registry (`list_models` and `create_model`, as timm has them), or the classes of modules,
-    the functions that are declared to return one or listed in `__all__`, and those that do nothing but make one, of a
-    package and of the packages in it that it has imported.
+    These are the names of a registry (`list_models` and `create_model`, as timm has them), or the classes and functions
+    that seem to make a module, see `_is_offered`, of a package and of the packages in it that it has imported.
+
+    Args:
+        home: a package, `torchvision.models`, or a file, `path/to/net.py`.
 
     Raises:
         ImportError: there is no such package.
@@ -519,17 +525,11 @@ def factories_in(home: str) -> list[Factory]:
     if hasattr(package, "list_models") and hasattr(package, "create_model"):
         return [Factory(home, "create_model", (name,)) for name in package.list_models()]
     factories: list[Factory] = []
+    seen: set[int] = set()  # factories, by id: a package may repeat the names of those in it
     prefix = f"{package.__name__}."
-    # The package and those in it, with their dotted names; it grows while it is read.
-    packages = [(home, package)]
-    seen = {id(package)}
-    for dotted_name, module in packages:
+    for dotted_name, module in _packages_in(home, package):
         for name, value in sorted(vars(module).items()):
             if name.startswith("_") or id(value) in seen:
-                continue
-            if inspect.ismodule(value) and value.__name__.startswith(prefix):
-                packages.append((f"{dotted_name}.{name}", value))
-                seen.add(id(value))
                 continue
             # What a package imports from elsewhere, it does not offer.
             defined_in = getattr(value, "__module__", "") or ""
@@ -539,22 +539,55 @@ def factories_in(home: str) -> list[Factory]:
     return factories
 
 
+def _packages_in(home: str, package: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a package, and the packages in it that it has imported, each once, with the names that `imported` takes.
+
+    Args:
+        home: the name of the package.
+        package: itself.
+    """
+    prefix = f"{package.__name__}."
+    seen = {id(package)}
+    packages = [(home, package)]
+    for dotted_name, module in packages:  # it grows while it is read
+        yield dotted_name, module
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("_") or not inspect.ismodule(value) or id(value) in seen:
+                continue
+            if value.__name__.startswith(prefix):
+                seen.add(id(value))
+                packages.append((f"{dotted_name}.{name}", value))
+
+
 def _is_offered(value: Any, module: Any) -> bool:
-    """Return whether a value makes a module, and needs no arguments."""
+    """Return whether a value seems to make a module, and needs no arguments.
+
+    A wrong yes costs little: the caller calls it, and leaves out what fails or returns something else.
+
+    Args:
+        value: anything in the Python module.
+        module: the Python module, whose `__all__` counts.
+    """
     if _is_module_class(value) or (inspect.isfunction(value) and _makes_module(value, module)):
         return not any(map(_is_required, inspect.signature(value).parameters.values()))
     return False
 
 
-def _makes_module(function: Any, module: Any) -> bool:
-    """Return whether a function is declared to return a module, is in `__all__`, or uses only classes of modules."""
+def _makes_module(function: FunctionType, module: Any) -> bool:
+    """Return whether a function is declared to return a module, is in `__all__`, or uses only classes of modules.
+
+    Args:
+        function: one written in Python.
+        module: the Python module that has it. Packages of models list their factories in `__all__`.
+    """
     try:
         declared = get_type_hints(function).get("return")
     except Exception:  # an annotation may be any expression
         declared = None
     if _is_module_class(declared) or function.__name__ in getattr(module, "__all__", ()):
         return True
-    # The names that its code uses: `Net`, but also attributes, which are not found and count as something else.
+    # The globals that its code uses: `Net` of `return Net(10)`. Attributes are among the names, but are no globals, so
+    # that `nn.Sequential(…)` is no sign: such a function may do anything else, too.
     used = [function.__globals__.get(name) for name in function.__code__.co_names]
     return bool(used) and all(map(_is_module_class, used))
 
@@ -725,13 +758,17 @@ def _on_meta(example: Example, default: torch.dtype) -> torch.Tensor:
 
 
 def example(module: nn.Module, inputs: Examples, indices: bool = False, first: int = 1) -> Any:
-    """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
+    """Return seeded example inputs.
+
+    An input with a value is this value, one with bounds is random between them. Other inputs of floats are normal
+    numbers, and all others are indices: random rows that every embedding of the model has, the first row if it has no
+    embedding.
 
     Args:
         module: the model, for the type of floats and the sizes of embeddings.
-        inputs: their shapes and types; those with a value are used as they are.
-        indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
-        first: the number of a table's first row: 1 as in Lua, or 0.
+        inputs: their shapes and types, and perhaps values or bounds.
+        indices: whether inputs of floats are indices, too: Lua's DoubleTensors often are.
+        first: the number of an embedding's first row: 1 as in Lua, or 0.
 
     Returns:
         A tensor, or a list of such results.
@@ -739,22 +776,38 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     Raises:
         ModelError: a type has no such name.
     """
-    generator = torch.Generator().manual_seed(0)
-    floats = model_dtype(module)
     row_counts = [table.weight.shape[0] for table in module.modules() if isinstance(table, nn.Embedding)]
-    smallest_table = max(1, min(row_counts, default=1))
+    count = max(1, min(row_counts, default=1))
+    draw = partial(
+        _random_input,
+        generator=torch.Generator().manual_seed(0),
+        floats=model_dtype(module),
+        rows=(first, first + count - 1),
+        indices=indices,
+    )
+    return each_input(draw, inputs)
 
-    def values(example: Example) -> torch.Tensor:
-        """Return the given value, or random numbers of the shape: within the bounds, normal, or rows of the tables."""
-        dtype = dtype_of(example, floats)
-        if example.value is not None:
-            return example.value.torch().to(dtype).contiguous()
-        if example.bounds is not None:
-            lowest, highest = example.bounds
-            return torch.randint(lowest, highest + 1, example.shape, generator=generator).to(dtype)
-        if dtype.is_floating_point and not indices:
-            # Drawn as doubles, so that the numbers of all types of floats are the same.
-            return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)
-        return torch.randint(first, first + smallest_table, example.shape, generator=generator).to(dtype)
 
-    return each_input(values, inputs)
+def _random_input(
+    example: Example, generator: torch.Generator, floats: torch.dtype, rows: tuple[int, int], indices: bool
+) -> torch.Tensor:
+    """Return one input of `example`.
+
+    Args:
+        example: its shape and type, and perhaps its value or bounds.
+        generator: of the random numbers.
+        floats: the type of an input that states none.
+        rows: the first and last number of rows that every embedding has.
+        indices: whether an input of floats consists of such numbers, as one of integers does.
+
+    Raises:
+        ModelError: PyTorch has no type of its name.
+    """
+    dtype = dtype_of(example, floats)
+    if example.value is not None:
+        return example.value.torch().to(dtype).contiguous()
+    if dtype.is_floating_point and not indices and example.bounds is None:
+        # Drawn as doubles, so that the numbers of all types of floats are the same.
+        return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)
+    lowest, highest = rows if example.bounds is None else example.bounds
+    return torch.randint(lowest, highest + 1, example.shape, generator=generator).to(dtype)
