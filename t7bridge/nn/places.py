@@ -174,11 +174,11 @@ class Searcher:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._barren: set[int] = set()
-        """Tables, by id, without results; each is searched once, however many objects share it."""
+        """Tables, by id, in which a search found nothing: none is searched again, however many objects share it."""
         self._steps = 0
 
     def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
-        """Yield the tensors and the outermost modules in a value, down through tables, each object once.
+        """Yield the tensors and the outermost modules in a value, down through tables, each of which is searched once.
 
         Args:
             value: the value.
@@ -188,8 +188,8 @@ class Searcher:
         Raises:
             LimitError: tables are nested too deep, or too many.
         """
-        seen: set[int] = set()
-        is_barren = True  # if nothing is found, none of these tables is searched again
+        seen: set[int] = set()  # tables of this search, by id
+        is_barren = True
         stack = [(name, path, value)]
         while stack:
             name, path, value = stack.pop()
@@ -449,32 +449,52 @@ def preprocessing(value: Value) -> dict[str, str]:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
     texts: dict[str, str] = {}
-    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether it is inside an object (as that
-    # object's fields are, and the object itself is not).
-    stack = [(Path(None, Step("root"), value), False, False)]
+    stack = [_Visit(Path(None, Step("root"), value), is_named=False, is_inside_object=False)]
     seen: set[int] = set()
     while stack and len(texts) < _SHOWN:
-        visit, is_named, is_inside_object = stack.pop()
-        text = _short(visit.value) if is_named else ""
+        visit = stack.pop()
+        text = _short(visit.path.value) if visit.is_named else ""
         if text:
-            texts[visit.text()] = text
-            continue
-        if id(visit.value) in seen:
-            continue
-        seen.add(id(visit.value))
-        are_items_inside_object = is_inside_object or isinstance(visit.value, TorchObject)
-        inside = []
-        for key, item in entries(visit.value):
-            has_name = is_named or is_preprocessing(key)
-            # In what is inside an object only these names count: other fields of modules are not about the input.
-            if has_name or (not is_inside_object and isinstance(item, (Table, TorchObject))):
-                inside.append((Path(visit, key, item), has_name, are_items_inside_object))
-        stack += reversed(inside)
+            texts[visit.path.text()] = text
+        elif id(visit.path.value) not in seen:
+            seen.add(id(visit.path.value))
+            stack += reversed(visit.inside())
     return texts
 
 
+@define(frozen=True)
+class _Visit:
+    """A value that `preprocessing` looks at.
+
+    Attributes:
+        path: its path, which has the value itself.
+        is_named: whether a name of `_PREPROCESSING` is on the path.
+        is_inside_object: whether it is inside an object, as the fields of the model are, and the model itself is not.
+    """
+
+    path: Path
+    is_named: bool
+    is_inside_object: bool
+
+    def inside(self) -> list[_Visit]:
+        """Return the values directly inside that may be about the input, or hold such, in the order of the file."""
+        value = self.path.value
+        are_inside_object = self.is_inside_object or isinstance(value, TorchObject)
+        visits = []
+        for key, item in entries(value):
+            is_named = self.is_named or is_preprocessing(key)
+            # In what is inside an object only these names count: other fields of modules are not about the input.
+            if is_named or (not self.is_inside_object and isinstance(item, (Table, TorchObject))):
+                visits.append(_Visit(Path(self.path, key, item), is_named, are_inside_object))
+        return visits
+
+
 def _short(value: Value) -> str:
-    """Return a value as text if it is a flag, a number, a word, or a few numbers; empty for any other."""
+    """Return a value as text: a flag, a number, a word, or a few numbers of a table or a tensor of floats.
+
+    Returns:
+        Empty for any other value.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):

@@ -486,6 +486,7 @@ def register_layer(
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
         >>> unregister_layer("my.Scale")
     """
+    # Classes that have modules of their own need not be listed again.
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
     modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
@@ -494,7 +495,7 @@ def register_layer(
     # Traits that name no class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
-    home = _caller()
+    home = _caller()  # says whose classes the names of `traits` are
     layer = Layer(
         names=names,
         params=params,

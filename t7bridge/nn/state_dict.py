@@ -800,6 +800,8 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
 def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
     """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result.
 
+    Of tensors that overlap, all are named if they do not have one storage any more, also those that still share one.
+
     Args:
         models: the state dicts of the result, whose tensors have their Lua tensors as origins.
     """
@@ -981,10 +983,10 @@ def _offset_of_whole(pieces: Sequence[Run], tensors: Sequence[Tensor]) -> int | 
     """Return where a tensor begins in the storage of its pieces; `None` if they do not lie there as in the tensor.
 
     Args:
-        pieces: all of them.
-        tensors: their elements.
+        pieces: all of them, which cover the tensor without overlap.
+        tensors: the elements of each piece.
     """
-    # Where it would begin, by each piece: if all agree, the whole is there.
+    # Where the tensor would begin, by each piece: if all agree, the whole is there.
     beginnings: set[tuple[int, int]] = set()
     for piece, tensor in zip(pieces, tensors):
         if not tensor.is_contiguous:

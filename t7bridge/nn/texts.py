@@ -294,9 +294,11 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
     inside = module.get("module")
     if inside is None:
         return [f"{head}{class_name} {{ }}"]
+    # Lua indents the first line by two spaces, and further ones by six more.
+    head_of_module = indent + "  "
     return [
         f"{head}{class_name} {{",
-        _ToExpand(indent + "  ", inside, indent + "        ", depth + 1),
+        _ToExpand(head_of_module, inside, indent=head_of_module + "      ", depth=depth + 1),
         indent + "}",
     ]
 

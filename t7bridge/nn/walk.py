@@ -41,7 +41,7 @@ class Domain(ABC, Generic[V]):
 
         Args:
             value: the list or tensor.
-            index: of the element; negative ones count from the end.
+            index: of the element, from 0; negative ones count from the end.
             dim: of the slices; `None` for a list.
         """
 
@@ -71,7 +71,7 @@ class Domain(ABC, Generic[V]):
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: in a graph, the number of its node.
+            node: in a graph, the number of its node, from 0; a module may have several.
         """
 
     # What follows from these, unless a domain knows more.
@@ -141,12 +141,12 @@ def each(d: Domain[V], value: V, apply: Callable[[int, V], V], different: int = 
         d: the domain.
         value: the list.
         apply: the function, of the number of the element and the element.
-        different: how many first numbers have a meaning of their own, such as a module for each of these elements;
-            further elements are passed with number 0.
+        different: how many numbers the function tells apart, such as those of modules, one for each of the first
+            elements. Further elements are passed with number 0: the first module is applied to them, too.
     """
     count = d.length(value)
     if count is None:
-        # Any element may have any of these numbers; element 0 is as good as another.
+        # An element may be passed with any of these numbers; element 0 is as good as another.
         return d.many([apply(number, d.item(value, 0)) for number in range(different)])
     outputs = []
     for number in range(count):
@@ -374,11 +374,11 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     stack = [value]
     while stack:
         part = stack.pop()
-        if d.is_list(part) is False:
+        if d.is_list(part) is False:  # for `None` it may be one
             leaves.append(part)
             continue
         count = d.length(part)
-        # A part that may be a list makes the number of leaves unknown.
+        # A list of unknown length, or what may be a list, makes the number of leaves unknown.
         if count is None:
             return d.many([d.tensor()])
         stack += [d.item(part, number) for number in reversed(range(count))]

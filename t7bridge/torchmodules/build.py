@@ -65,17 +65,15 @@ def live_module(
     plan = build_plan(value, path, index_base, limits, original)
     check_size(original, limits, f"loading {path}")
     is_from_torch = ROOT_FIELD in value  # `save_module` wrote it, with the keys of its state dict
-    # With the plan and the tensors for single modules, which replace those of the recognized cells.
-    cells = recognized(plan, original) if lift and not is_from_torch else Lifted(plan, original)
+    cells = Lifted(plan, original)
+    if lift and not is_from_torch:
+        cells = recognized(plan, original)
     try:
-        use_copying_classes(cells.plan.root)  # before they are constructed
-        module = construct(cells.plan.root)
-        fill(module, cells.state, cells.plan, path, place)
-        for key in constant_biases(cells):
-            module.get_parameter(key).requires_grad_(False)
-        # A file of `save_module` has no recognized cells: at most one of the two is there.
-        record = recorded(value, cells.state) if is_from_torch else None
-        if keys is not None and cells.pieces:
+        module = _with_weights(cells, path, place)
+        record: Recorded | None = None
+        if is_from_torch:
+            record = recorded(value, cells.state)
+        elif keys is not None and cells.pieces:  # cells were recognized
             record = keys()
         if record is not None:
             tensors_of_no_layer = materialize(record.other)
@@ -87,6 +85,26 @@ def live_module(
             path=path,
             hint="A higher sys.setrecursionlimit may help; `t7bridge convert` converts the weights in any case.",
         ) from error
+
+
+def _with_weights(cells: Lifted, path: str, place: Callable[[str], str] | None) -> nn.Module:
+    """Return the module of a plan, with its weights.
+
+    Args:
+        cells: the plan and the state dict, with recognized cells as single modules; classes in the plan are replaced.
+        path: of the module, for messages.
+        place: see `live_module`.
+
+    Raises:
+        UnsupportedError: the device does not exist.
+        ModelError: the weights do not match the layers' own fields.
+    """
+    use_copying_classes(cells.plan.root)  # before they are constructed
+    module = construct(cells.plan.root)
+    fill(module, cells.state, cells.plan, path, place)
+    for key in constant_biases(cells):
+        module.get_parameter(key).requires_grad_(False)
+    return module
 
 
 _ALLOCATING = frozenset((torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn))
@@ -121,7 +139,15 @@ class _WithoutMemory(TorchFunctionMode):
 
 
 def construct(root: ModuleSpec) -> nn.Module:
-    """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places."""
+    """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places.
+
+    Args:
+        root: the plan; no module leads back to itself by those that it contains and refers to.
+
+    Raises:
+        UnsupportedError: a class refuses its arguments.
+        ModelError: a class does not exist, or is not one of modules.
+    """
     modules: dict[int, nn.Module] = {}  # by the ids of their specs
     # A stack instead of recursion, as plans may be nested deep. A spec stays on it until all that it needs is there.
     stack = [root]
@@ -213,7 +239,7 @@ def fill(
             module.load_state_dict(values, strict=True, assign=True)
         else:
             _assign(module, values)
-    except RecursionError:
+    except RecursionError:  # a RuntimeError, too; `live_module` states it
         raise
     except RuntimeError as error:
         raise ModelError(f"the weights do not match the layers: {error}", path=path) from error
@@ -234,32 +260,43 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     Raises:
         RuntimeError: keys or shapes do not fit.
     """
-    by_owner: dict[str, dict[str, torch.Tensor]] = {}
+    by_prefix: dict[str, dict[str, torch.Tensor]] = {}  # of keys, with the dot: that of the module that has the tensor
     for key, value in values.items():
-        owner = key[: key.rfind(".") + 1]
-        by_owner.setdefault(owner, {})[key] = value
+        prefix = key[: key.rfind(".") + 1]
+        by_prefix.setdefault(prefix, {})[key] = value
+    # PyTorch's method adds to these.
     missing: list[str] = []
     unexpected: list[str] = []
-    errors: list[str] = []
-    # A module that has several places is filled at each of them, in the order of the state dict; the last one counts.
-    stack: list[tuple[str, nn.Module]] = [("", root)]
-    while stack:
-        prefix, module = stack.pop()
-        own_values = by_owner.pop(prefix, {})  # what is left at the end belongs to no module
-        options = {"assign_to_params_buffers": True}
-        strict = True
-        module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, errors)
-        children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
-        stack += reversed(children)
-    for keys_without_module in by_owner.values():
+    wrong_shapes: list[str] = []
+    options = {"assign_to_params_buffers": True}
+    strict = True
+    # A module that has several places is filled at each of them; the last one counts.
+    for prefix, module in _modules_by_prefix(root):
+        own_values = by_prefix.pop(prefix, {})
+        module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, wrong_shapes)
+    for keys_without_module in by_prefix.values():
         unexpected += keys_without_module
-    # In PyTorch's order: missing keys, unexpected ones, and then the errors about shapes.
-    if unexpected:
-        errors.insert(0, f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
+    errors: list[str] = []  # in PyTorch's order
     if missing:
-        errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
+        errors.append(f"Missing key(s) in state_dict: {', '.join(missing)}")
+    if unexpected:
+        errors.append(f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
+    errors += wrong_shapes
     if errors:
         raise RuntimeError("; ".join(errors))
+
+
+def _modules_by_prefix(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules in one at all their places, in the order of the state dict, with the prefixes of their keys.
+
+    Unlike `named_modules` this is not recursive, and so takes no longer for deep models.
+    """
+    stack = [("", root)]
+    while stack:
+        prefix, module = stack.pop()
+        yield prefix, module
+        children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
+        stack += reversed(children)
 
 
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:
@@ -666,7 +703,7 @@ def output_shapes(
     Args:
         module: the nn module.
         path: its path in the file.
-        inputs: shape of its input, with the batch dimension; a list for a table.
+        inputs: its input, of which shapes and types count; shapes with the batch dimension.
         limits: resource limits.
 
     Returns:
@@ -682,21 +719,23 @@ def output_shapes(
     _record_shapes(live, shapes, limits)
     try:
         with torch.no_grad():
-            live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
+            live(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
     except T7BridgeError:  # of the limit
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
-        reason = type(error).__name__
-        if str(error):
-            first_line = str(error).splitlines()[0]
-            reason = first_line[:200].rstrip(".")
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
-            found=reason,
+            found=_brief(error),
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return shapes
+
+
+def _brief(error: Exception) -> str:
+    """Return the first line of an error without a full stop, or its class if it has no text."""
+    lines = str(error).splitlines()
+    return lines[0][:200].rstrip(".") if lines else type(error).__name__
 
 
 def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -> None:
