@@ -203,14 +203,15 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
             continue
         state[key] = composed[key]
         source = source_of_whole.get(key)
-        if source is not None:
-            state.origins[key] = old.origins[source]
-        else:
-            # Made of parts of several tensors: of the origin only the object is left.
+        if source is None:
+            # Made of parts of several tensors, weights or biases: all are learned, and of the origin only the object is
+            # left.
             state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
-        # The tensors of cells are weights and biases, which are learned; one that is a whole source, if that was.
-        if source is None or source in result.plan.parameters:
             parameters.add(key)
+        else:
+            state.origins[key] = old.origins[source]
+            if source in result.plan.parameters:
+                parameters.add(key)
     result.state = state
     result.plan.parameters = frozenset(parameters)
     result.pieces = _chained(result.pieces, pieces)

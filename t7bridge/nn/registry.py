@@ -766,10 +766,10 @@ def own_names(class_name: str) -> frozenset[str]:
 
 
 def _same_classes(class_name: str) -> list[str]:
-    """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
+    """Return the classes of Lua whose rows in `_field_names` have the fields of a class; not all need have a row.
 
-    Of a class of an entry of ours that it has under none of these names, all classes of Lua that it has. Of a class
-    without an entry, or with one of a user's, only the class itself. A name may come twice.
+    These are the class itself and, if its entry is ours, the same class of other packages; all classes with a row if
+    none of these has one. A name may come twice.
     """
     layer = layer_of(class_name)
     # Another author's class may set other fields than one of the same name: what it has is not taken for known.
@@ -781,8 +781,8 @@ def _same_classes(class_name: str) -> list[str]:
     classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
     rows = _field_names()
     if not any(name in rows for name in classes):
-        # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
-        # are `torch` and `torch.nn.…`; Lua's package torch has no layers.
+        # What the class sets is unknown: it may be any field that another class of Lua sets. The rows of PyTorch are
+        # `torch` and `torch.nn.…`; Lua's package torch has no layers.
         classes += [name for name in rows if not name.startswith("torch")]
     return classes
 

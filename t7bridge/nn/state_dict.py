@@ -29,7 +29,7 @@ from ..values.assign import Assignment, same_elements
 from ..values.widened import widen
 from .fields import Fields, items_of, path_steps
 from .layers.containers import clones
-from .layouts import apply_layout, compacted, copied, elements, overlapping, undo_layout
+from .layouts import Layout, apply_layout, compacted, copied, elements, overlapping, undo_layout
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
@@ -72,14 +72,14 @@ class Origin:
     Attributes:
         obj: the Lua object.
         param: the entry that named it; `None` for a class without an entry.
-        source: its field and layout; `None` if it was computed, or its layout could not be changed.
         tensor: the Lua tensor; `None` if it was computed.
+        layout: the steps from the Lua tensor to that of the state dict; none if it has Lua's layout.
     """
 
     obj: TorchObject
     param: Param | None = None
-    source: Source | None = None
     tensor: Tensor | None = None
+    layout: Layout = ()
 
 
 class StateDict(OrderedDict[str, Tensor]):
@@ -362,7 +362,7 @@ class _Collector:
         if is_copy:
             converted_from = (id(original.storage), original.offset, original.size, original.stride, source.layout)
             tensor = self._same_copy(converted_from, tensor)
-        return tensor, Origin(obj, param, source, original)
+        return tensor, Origin(obj, param, original, source.layout)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
         """Return a tensor that no field holds, computed from others, and its origin.
@@ -439,15 +439,17 @@ class _Collector:
     # Classes without an entry
 
     def _collect_by_names(self, place: Place) -> None:
-        """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds."""
+        """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds.
+
+        Those in tables of the object have the names of the tables before theirs, and are none of the former.
+        """
         obj = place.obj
         tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
         common = [child for child in tensors if child.name in _COMMON_NAMES]
         others = [child for child in tensors if child.name not in _COMMON_NAMES]
         common.sort(key=lambda child: _COMMON_NAMES.index(child.name))
         for child in common or others:
-            source = Source(child.path.lstrip("."))
-            self._put(place, child.name, child.value, Origin(obj, source=source, tensor=child.value))
+            self._put(place, child.name, child.value, Origin(obj, tensor=child.value))
         # An entry that could not be applied has a note already.
         if place.layer is None:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
@@ -656,7 +658,7 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
     assert origin.tensor is not None
     target = origin.tensor
     fields = _fields(origin)
-    steps = origin.source.layout if origin.source else ()
+    steps = origin.layout
     while steps:
         view = steps[0].apply(target, fields)
         if view.storage is not target.storage:
@@ -902,14 +904,14 @@ class Recorded:
         first = tensors[0]
         if len(pieces) == 1 and pieces[0].transposed:  # only a whole matrix is
             return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
-        if key in self.other:
-            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
-            flat = self.other[key].numpy().reshape(-1).copy()
-        else:
+        if key not in self.other:  # modules hold all of it
             offset = _offset_of_whole(pieces, tensors)
             if offset is not None:
                 return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
             flat = np.empty(prod(size), np.dtype(first.element.code))
+        else:
+            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
+            flat = self.other[key].numpy().reshape(-1).copy()
         for piece, tensor in zip(pieces, tensors):
             flat[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
         return Tensor.from_numpy(flat.reshape(size))  # one without dimensions is a scalar

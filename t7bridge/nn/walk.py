@@ -219,7 +219,7 @@ def bottled(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Apply one child to each element, or one of its clones, of which the file may have some: the other children."""
     children = list(spec.children)
-    if not children:
+    if not children:  # a program removed them
         return value
 
     def apply(number: int, item: V) -> V:

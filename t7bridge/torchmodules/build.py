@@ -303,7 +303,7 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
     """Convert tensors of the graph to tensors of torch, in memory of their own, with their sharing preserved.
 
     Args:
-        tensors: by name.
+        tensors: by name, of element types that Lua has.
         place: see `live_module`.
 
     Raises:
@@ -323,7 +323,8 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
             converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
-            storages[id(storage)] = _moved(torch.from_numpy(own_array(storage)), storage, place)
+            array = own_array(storage)  # a copy, if it would be the file's memory
+            storages[id(storage)] = _moved(torch.from_numpy(array), storage, place)
         flat = storages[id(storage)]
         converted[identity] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
     return {name: converted[id(tensor)] for name, tensor in tensors.items()}
@@ -464,7 +465,13 @@ class _Hooks:
                 state.setdefault(prefix + key, value.detach())
 
     def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
-        """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element."""
+        """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element.
+
+        Args:
+            owner: not used.
+            inputs: not used.
+            output: a tensor or a list of outputs; a tuple becomes a list, which Lua's table is in Python.
+        """
         is_list = isinstance(output, (list, tuple))
         outputs = list(output) if is_list else [output]
         for number in self.record.scalars:  # from 1
@@ -480,9 +487,9 @@ def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torc
     """Return a recorded tensor composed of its pieces.
 
     Args:
-        record: the record.
-        key: of the tensor.
-        own: the tensors of the module, by its own keys.
+        record: the record, in which the pieces of a tensor are in order.
+        key: of the tensor, its first one.
+        own: the tensors of the module, all of them, by its own keys.
         rest: the recorded tensor itself, for the elements that no layer holds; `None` if layers hold all.
     """
     size = record.sizes[key]
