@@ -41,6 +41,8 @@ _SCALAR_TYPES = (bytes, str, float, int)
 """Types of text, numbers and truth values."""
 _DATA_TYPES = (Table, TdsHash, TdsVec, *_SCALAR_TYPES)
 """Types of values that may be data of a program, such as a vocabulary."""
+_FIELD_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What functions of an entry raise for missing or inconsistent fields: errors of `Fields`, and those of numpy."""
 _COMMON_NAMES = ("weight", "bias", "running_mean", "running_var")
 """The tensors of most layers, whose names are the same in PyTorch, in the order in which PyTorch lists them."""
 
@@ -380,8 +382,7 @@ class _Collector:
             return None
         try:
             tensor = param.make(fields)
-        # The errors of fields, and those of numpy for inconsistent fields.
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _FIELD_ERRORS as error:
             message = error.message if isinstance(error, ModelError) else str(error)
             self._note("warning", place, f"{param.name} of {obj.class_name} cannot be computed: {message}")
             return None
@@ -622,7 +623,7 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
         reads.append(module)
     for read in reads:
         # Fields may be missing or damaged; what was read before the error counts.
-        with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        with suppress(*_FIELD_ERRORS, AttributeError):
             read(lua)
     return frozenset(fields.names_read)
 
@@ -686,7 +687,7 @@ def recomputed(origin: Origin) -> Tensor | None:
         return None
     try:
         return origin.param.make(_fields(origin))
-    except ValueError:  # with inconsistent fields the forward conversion has no such tensor either
+    except _FIELD_ERRORS:
         return None
 
 
@@ -1028,9 +1029,10 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     # Each tensor of which modules hold parts must be complete.
     if not all(_is_covered(record, key, own) for key in record.pieces):
         return None
-    # Each key, also one tied to another, must have a tensor: one of modules, or one of the root.
-    first_keys = {*record.pieces, *record.other}
-    if not all(record.tied.get(key, key) in first_keys for key in record.keys):
+    # Each key, also one tied to another, must have a tensor: one of modules, or one of the root. What modules hold must
+    # have a key.
+    first_keys = {record.tied.get(key, key) for key in record.keys}
+    if not record.pieces.keys() <= first_keys <= {*record.pieces, *record.other}:
         return None
     return record
 
@@ -1089,17 +1091,16 @@ def _is_count(value: Any) -> bool:
 def _separate_copies(record: Recorded, key: str) -> None:
     """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`.
 
-    A run is a stretch of the tensor's elements that one module holds.
+    A run is a stretch of the tensor's elements that one module holds. If one is the whole tensor, it is the only piece.
 
     Args:
         record: the record; `pieces` and `copies` of the key are changed, no keys are added to `pieces`.
         key: of the recorded tensor.
     """
     runs = record.pieces[key]
-    whole = [run for run in runs if run.is_all_of(record.sizes[key])]
-    pieces: dict[tuple[int, int], Run] = {}
-    # Beside a run of the whole tensor all others are parts of it.
-    for run in whole or runs:
+    whole_runs = [run for run in runs if run.is_all_of(record.sizes[key])]
+    pieces: dict[tuple[int, int], Run] = {}  # by their first element and number of elements
+    for run in whole_runs or runs:
         # Of runs of the same elements, which share their memory, the first counts.
         pieces.setdefault((run.start, run.count), run)
     record.pieces[key] = sorted(pieces.values(), key=lambda run: run.start)

@@ -75,3 +75,20 @@ def test_numbers_of_scalars_that_are_none() -> None:
     record = recorded(root, state_dict(root, own_keys=True))
     assert record is not None
     assert record.scalars == [2]
+
+
+def test_records_without_the_key_of_a_tensor() -> None:
+    """A tensor that a layer records, and the root does not name, is not left out."""
+    parts = {
+        "weight": Table.of({"key": "kernel", "size": table(2.0, 3.0)}),
+        "bias": Table.of({"key": "offset", "size": table(2.0)}),
+    }
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "bias": Tensor.from_numpy(np.ones(2, "f4")),
+        "t7bridge": Table.of(parts),
+        "t7bridge_state_dict": Table.of({"keys": Table.from_list([b"kernel"])}),
+    }
+    state = state_dict(TorchObject("nn.Linear", 1, Table.of(fields)))
+    assert list(state) == ["weight", "bias"]
+    assert [note.code for note in state.notes] == ["record"]
