@@ -76,6 +76,8 @@ class Lifted:
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """The shapes of the tensors of modules, by the prefix of their keys, and by name."""
+_Block = tuple[tuple[int, ...], Tensor]
+"""A part of a tensor, after its first row and column there; of a vector the first element."""
 
 
 def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -138,22 +140,29 @@ def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Ma
         _, whole = blocks[0]
         return whole
     blocks.sort(key=lambda block: block[0])
-    like = tensors[pieces[0].key]
+    parts = (*blocks, *_zero_blocks(blocks, shape, like=tensors[pieces[0].key]))
+    _, first = parts[0]
+    assert first.storage is not None  # a layer's weights have elements
+    storage = Storage(first.element, prod(shape), Assembled(shape, parts), first.storage.device)
+    return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+
+
+def _zero_blocks(blocks: list[_Block], shape: tuple[int, ...], like: Tensor) -> Iterator[_Block]:
+    """Yield blocks of zeros for the rows of a tensor that no block has: a bias that Lua does not have.
+
+    Args:
+        blocks: blocks of whole rows, in the order of the rows.
+        shape: of the tensor.
+        like: a tensor of the element type of the zeros.
+    """
     first_column = (0,) * (len(shape) - 1)  # empty for a vector
-    # Rows between the blocks, and after the last: a bias that Lua does not have. `Assembled` needs parts for all rows.
-    zeros = []
-    row = 0  # the first that no block or zeros have yet
+    row = 0  # the first that is not looked at yet
     for (start_row, *_), block in blocks:
         if row < start_row:
-            zeros.append(((row, *first_column), _zero_rows(start_row - row, shape, like)))
+            yield (row, *first_column), _zero_rows(start_row - row, shape, like)
         row = start_row + block.shape[0]
     if row < shape[0]:
-        zeros.append(((row, *first_column), _zero_rows(shape[0] - row, shape, like)))
-    blocks += zeros
-    _, first = blocks[0]
-    assert first.storage is not None  # a layer's weights have elements
-    storage = Storage(first.element, prod(shape), Assembled(shape, tuple(blocks)), first.storage.device)
-    return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+        yield (row, *first_column), _zero_rows(shape[0] - row, shape, like)
 
 
 def _zero_rows(count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -191,10 +200,7 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     sources = {piece.key for piece in pieces}
     # New tensors that are a whole source tensor, which keep its origin.
     source_of_whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
-    state = StateDict()
-    state.notes = old.notes
-    state.data = old.data
-    state.data_fields = old.data_fields
+    state = _without_tensors(old)
     parameters = set(result.plan.parameters - sources)
     for key, old_key in _keys_in_place(old, pieces, shapes):
         if old_key not in sources:
@@ -215,6 +221,15 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     result.state = state
     result.plan.parameters = frozenset(parameters)
     result.pieces = _chained(result.pieces, pieces)
+
+
+def _without_tensors(state: StateDict) -> StateDict:
+    """Return a state dict without tensors that has the notes and data of another."""
+    result = StateDict()
+    result.notes = state.notes
+    result.data = state.data
+    result.data_fields = state.data_fields
+    return result
 
 
 def _keys_in_place(old: Iterable[str], pieces: list[Piece], shapes: Shapes) -> Iterator[tuple[str, str]]:

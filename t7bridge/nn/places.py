@@ -250,9 +250,9 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
         obj: the object.
         searcher: the one of the model, which searches the fields.
     """
-    for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
+    for number, value in enumerate(items_of(obj.get("modules")) or ()):
         if is_module(value):
-            yield Child(str(number - 1), f".modules[{number}]", value)
+            yield Child(str(number), f".modules[{number + 1}]", value)  # Lua counts from 1
     for child in searcher.fields(obj):
         if not isinstance(child.value, Tensor):
             yield child

@@ -234,12 +234,20 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def add_traits(traits: Mapping[str, Traits]) -> None:
-    """Declare facts about classes by their dotted names; this package names those of the runtime `shape.View`.
+    """Declare facts about classes that no entry declares, named as for `register_layer`.
 
     Raises:
-        ModelError: another entry already declares other traits of the same class.
+        ModelError: other traits of a class are already declared.
     """
-    traits = _by_dotted_name(traits, home=_caller())
+    _declare_traits(_by_dotted_name(traits, home=_caller()))
+
+
+def _declare_traits(traits: Mapping[str, Traits]) -> None:
+    """Declare facts about classes, by their dotted names.
+
+    Raises:
+        ModelError: other traits of a class are already declared.
+    """
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
@@ -492,7 +500,7 @@ def register_layer(
     modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
     targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
     first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
-    # Traits that name no class; an entry without a module has no class for them.
+    # Traits without a class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
     home = _caller()  # says whose classes the names of `traits` are
@@ -511,7 +519,7 @@ def register_layer(
         home=home,
     )
     _check_unregistered(layer)
-    add_traits(layer.traits)
+    _declare_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
     # A class without a text has an empty one, so that it is known to have none.
     add_texts({**dict.fromkeys(names, ""), **_by_class(text, names)}, layer.defaults)

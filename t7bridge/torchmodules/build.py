@@ -451,15 +451,18 @@ class _Hooks:
             return
         # The recorded keys are removed, as PyTorch would name them as unexpected.
         recorded = {key: state.pop(prefix + key) for key in record.keys}
-        self.other.update((key, recorded[key]) for key in self.other if key in recorded)
+        for key in self.other:
+            if key in recorded:
+                self.other[key] = recorded[key]
         for key in record.pieces:
-            for piece in record.all_runs(key):
-                tensor = recorded[key].t() if piece.transposed else recorded[key]
-                part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
-                shape = self.shapes[piece.key]
+            for run in record.all_runs(key):
+                tensor = recorded[key].t() if run.transposed else recorded[key]
+                part = tensor.reshape(-1)[run.start : run.start + run.count]
+                shape = self.shapes[run.key]
                 # PyTorch states the difference of a tensor of another size.
-                state[prefix + piece.key] = part.view(shape) if part.numel() == prod(shape) else tensor
-        # Tensors of the layers without a recorded key, such as the counters of batch normalization.
+                state[prefix + run.key] = part.view(shape) if part.numel() == prod(shape) else tensor
+        # PyTorch expects all tensors of the module: those without a recorded key, such as the counters of batch
+        # normalization, stay as they are.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
             if key in self.shapes and key not in self.keys_in_record:
                 state.setdefault(prefix + key, value.detach())
