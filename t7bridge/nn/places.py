@@ -512,9 +512,14 @@ def _short(value: Value) -> str:
 
 
 def find_models(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
-    """Return the outermost modules in a value that may be "the model", with their paths; see `find_modules`.
+    """Return the outermost modules in a value that may be "the model", with their paths.
 
     Of one model and its criterions this is the model; otherwise all of them.
+
+    Args:
+        value: see `find_modules`.
+        name: the path of `value` itself.
+        limits: resource limits.
     """
     modules = find_modules(value, name, limits)
     models = [(path, module) for path, module in modules if not is_criterion(module)]
@@ -544,9 +549,13 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
 
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
-    """Return each module in a value with its path, the first if it has several, by its identity.
+    """Return each module in a value, at any depth, with its path, the first if it has several, by its id.
 
     Modules nested deeper than `MAX_DEPTH` are left out, as their paths together would be too long.
+
+    Args:
+        value: the result of a `T7Reader`: a module, or anything that holds some.
+        limits: resource limits.
     """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):
@@ -568,7 +577,7 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     Args:
         value: the result of a `T7Reader`.
         path: as messages and reports write it.
-        name: the path of `value` itself.
+        name: the path of `value` itself, with which others begin.
 
     Returns:
         `None` if the path does not exist, or its value is not a module.
@@ -577,7 +586,7 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
         return None
     try:
         value = Path.parse(path, name).get(value)
-    except ModelError:
+    except ModelError:  # no such path, or none of this form
         return None
     return value if isinstance(value, TorchObject) and is_module(value) else None
 
@@ -608,7 +617,16 @@ def choose(values: Sequence[tuple[str, _T]], at: str | None, file: str, what: st
 
 
 def choose_module(value: Value, at: str | None, file: str) -> tuple[str, TorchObject]:
-    """Return the model in a value, or the module at a path, inside another too; see `choose`."""
+    """Return the model in a value, or the module at a path, inside another too, with its path.
+
+    Args:
+        value: the result of a `T7Reader`.
+        at: the path; `None` for the only model.
+        file: the name of the file, for messages.
+
+    Raises:
+        NoModuleError, ModelError: see `choose`.
+    """
     if at is not None:
         module = module_at(value, at)
         if module is not None:

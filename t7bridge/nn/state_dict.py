@@ -967,7 +967,7 @@ class Recorded:
         return result
 
     def _first_given(self, key: str, state: Mapping[Any, Any]) -> Tensor | None:
-        """Return a recorded tensor, under the first of its keys that a state dict has."""
+        """Return a recorded tensor, under the first of its keys that a state dict has; `None` if it has none."""
         for name in self.names(key):
             if isinstance(state.get(name), Tensor):
                 return state[name]  # type: ignore[no-any-return]
@@ -1054,7 +1054,7 @@ def _record_of_root(table: Table) -> Recorded:
 
 
 def _unwrapped_scalar(table: Table) -> Tensor | None:
-    """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
+    """Return the tensor without dimensions, which Lua has not, of a table `{scalar = tensor}`; `None` if it is none."""
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:
         return None

@@ -167,35 +167,35 @@ def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
         extra: prefix of further fields of each axis, such as `adj`; empty for none.
         always: whether these are shown even if they are 0.
     """
-    obj = fields.obj
     # The width comes before the height, as in Lua's constructors.
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
     parts: list[str] = []  # templates, as those of `Text`
     if planes:
         parts.append("{nInputPlane} -> {nOutputPlane}")
     parts.append(_for_axes("{kA}", axes, separator="x"))
-    steps = [obj.get(f"d{axis}") for axis in axes]
-    pads = [obj.get(f"pad{axis}") for axis in axes]
+    steps = [fields.obj.get(f"d{axis}") for axis in axes]
+    pads = [fields.obj.get(f"pad{axis}") for axis in axes]
+    further = [fields.obj.get(extra + axis) for axis in axes]
     # In Lua nil ~= 0 is true, so that layers of releases without padding show their step.
     is_default = all(step == 1 for step in steps) and all(pad == 0 for pad in pads)
     if not planes or not is_default:
         parts.append(_for_axes("{dA}", axes))
     if any(pad not in (None, 0) for pad in pads):
         parts.append(_for_axes("{padA:s}", axes))
-    if extra and (always or any(obj.get(extra + axis) not in (None, 0) for axis in axes)):
+    if extra and (always or any(value not in (None, 0) for value in further)):
         parts.append(_for_axes(f"{{{extra}A:s}}", axes))
     # Only nn's convolutions of images say that they have no bias.
     without = "{without}" if planes and axes == "WH" else ""
-    return f"({', '.join(parts)}){without}".format_map(_Values(obj))
+    return f"({', '.join(parts)}){without}".format_map(_Values(fields.obj))
 
 
 def _for_axes(template: str, axes: str, separator: str = ",") -> str:
-    """Return a template of one field, such as `{kA}`, with each of the axes in place of its A: `{kW},{kH}`."""
+    """Return a template with a field of each axis, of one such as `{kA}`, whose A stands for the axis: `{kW},{kH}`."""
     return separator.join(template.replace("A", axis) for axis in axes)
 
 
 def add_texts(texts: Mapping[str, Text], defaults: Mapping[str, Value]) -> None:
-    """Declare what is printed of classes, by full names."""
+    """Declare what is printed of classes, by full names, and the values of fields that their objects lack."""
     _TEXTS.update({name: (text, defaults) for name, text in texts.items()})
 
 
@@ -338,6 +338,7 @@ def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent
         depth: number of modules around it.
     """
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
+    # The line that leads down from the input ends at the last module.
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)
         start = "     `-> " if is_last else "    |`-> "

@@ -204,7 +204,11 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
 
 
 def _imported(spec: ModuleSpec) -> Any:
-    """Import the class that an entry names. Names come from entries, never from files."""
+    """Import the class that an entry names. Names come from entries, never from files.
+
+    Raises:
+        ModelError: it does not exist, or its module cannot be imported.
+    """
     home, _, name = spec.target.rpartition(".")
     try:
         return getattr(importlib.import_module(home), name)
@@ -777,7 +781,12 @@ def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
-    """Return the results of a function for each input, in lists as the inputs are."""
+    """Return the results of a function for each input, in nested lists as the inputs are.
+
+    Args:
+        function: of one input.
+        inputs: one input, or a list of inputs and lists.
+    """
     if isinstance(inputs, list):
         return [each_input(function, item) for item in inputs]
     return function(inputs)
@@ -785,6 +794,10 @@ def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
 
 def dtype_of(example: Example, default: torch.dtype) -> torch.dtype:
     """Return the element type of an example input.
+
+    Args:
+        example: the input.
+        default: the type of one that names none.
 
     Raises:
         ModelError: PyTorch has no type of this name.

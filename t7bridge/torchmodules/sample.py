@@ -56,7 +56,12 @@ def over_sequences(model: Any, index_base: int) -> Step:
 
 
 def split(text: str, tokens: list[str]) -> list[str]:
-    """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token."""
+    """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token.
+
+    Args:
+        text: the text; what is no token is left out.
+        tokens: all tokens.
+    """
     vocabulary = set(tokens)
     if any(len(token) > 1 for token in tokens):
         return [word for word in text.split() if word in vocabulary]

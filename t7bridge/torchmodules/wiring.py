@@ -177,7 +177,12 @@ def _merged(nodes: Iterable[fx.Node], segments: _SegmentsOfNodes) -> tuple[Segme
 
 
 def _segments(value: Any, segments: _SegmentsOfNodes) -> Iterator[Segment]:
-    """Yield the segments of a tensor, or of all tensors in a list; those of a dict, which has no order, are one."""
+    """Yield the segments of a tensor, or of all tensors in a list; those of a dict, which has no order, are one.
+
+    Args:
+        value: a node, nested lists or dicts of nodes, or a constant, which has no segments.
+        segments: of each node.
+    """
     if isinstance(value, fx.Node):
         yield from segments[value]
     elif isinstance(value, (list, tuple)):
