@@ -10,7 +10,6 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import prod
 from types import FunctionType
 from typing import Any, get_type_hints
 
@@ -419,8 +418,6 @@ class _Hooks:
         self.record = record
         self.other = other
         self.shapes = shapes
-        self.keys_in_record = record.own_keys()
-        """The module's own keys of tensors that are parts of recorded ones."""
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys in a state dict that it returns, by those recorded.
@@ -439,7 +436,17 @@ class _Hooks:
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
         state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 
-    def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def restore(
+        self,
+        owner: nn.Module,
+        state: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
         """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
 
         If not, it may have the module's own keys, or PyTorch names what is missing.
@@ -448,28 +455,45 @@ class _Hooks:
             owner: the module.
             state: the state dict, which is changed.
             prefix: of its keys, if the module is inside another.
-            *rest: not used.
+            metadata: not used.
+            strict: not used.
+            missing: not used.
+            unexpected: not used.
+            errors: receives what PyTorch says of tensors that do not fit; it raises an error if there are any.
         """
         record = self.record
         if not all(prefix + key in state for key in record.keys):
             return
         # The recorded keys are removed, as PyTorch would name them as unexpected.
         recorded = {key: state.pop(prefix + key) for key in record.keys}
-        for key in self.other:
-            if key in recorded:
-                self.other[key] = recorded[key]
-        for key in record.pieces:
-            for run in record.all_runs(key):
-                tensor = recorded[key].t() if run.transposed else recorded[key]
-                part = tensor.reshape(-1)[run.start : run.start + run.count]
-                shape = self.shapes[run.key]
-                # PyTorch states the difference of a tensor of another size.
-                state[prefix + run.key] = part.view(shape) if part.numel() == prod(shape) else tensor
+        sizes = {**{key: tuple(tensor.shape) for key, tensor in self.other.items()}, **record.sizes}
+        for key, tensor in recorded.items():
+            first_key = record.tied.get(key, key)
+            error = _load_error(prefix + key, tensor, sizes[first_key])
+            if error:
+                errors.append(error)
+                continue
+            if key in self.other:
+                self.other[key] = tensor
+            if key in record.pieces:
+                state.update(self._parts(key, tensor, prefix))
         # PyTorch expects all tensors of the module: those without a recorded key, such as the counters of batch
-        # normalization, stay as they are.
+        # normalization, and those that did not fit, stay as they are.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
-            if key in self.shapes and key not in self.keys_in_record:
+            if key in self.shapes:
                 state.setdefault(prefix + key, value.detach())
+
+    def _parts(self, key: str, tensor: torch.Tensor, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of the module that are parts of a recorded one, or all of it, by their keys with a prefix.
+
+        Args:
+            key: of the recorded tensor, its first one.
+            tensor: the recorded tensor, of the recorded size.
+            prefix: of the keys, if the module is inside another.
+        """
+        for run in self.record.all_runs(key):
+            flat = (tensor.t() if run.transposed else tensor).reshape(-1)
+            yield prefix + run.key, flat[run.start : run.start + run.count].view(self.shapes[run.key])
 
     def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
         """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element.
@@ -488,6 +512,24 @@ class _Hooks:
             if isinstance(value, torch.Tensor) and value.numel() == 1:
                 outputs[number - 1] = value.reshape(())
         return outputs if is_list else outputs[0]
+
+
+def _load_error(key: str, tensor: Any, size: tuple[int, ...]) -> str:
+    """Return what PyTorch says of a value that cannot be loaded for a tensor; empty if it can.
+
+    Args:
+        key: of the tensor.
+        tensor: the value.
+        size: of the tensor; one without dimensions may have one of one element in older files, as PyTorch allows.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        return f'While copying the parameter named "{key}", expected torch.Tensor but received {type(tensor)}'
+    if tuple(tensor.shape) in (size, size or (1,)):
+        return ""
+    return (
+        f"size mismatch for {key}: copying a param with shape {tensor.shape} from checkpoint, "
+        f"the shape in current model is {torch.Size(size)}."
+    )
 
 
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:

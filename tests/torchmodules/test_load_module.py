@@ -265,3 +265,28 @@ def test_order_of_what_does_not_fit():
     plan = Plan(ModuleSpec("torch.nn.Linear", (2, 3)))
     with pytest.raises(ModelError, match=r"(?s)layers: Missing.*bias.*Unexpected.*other.*size mismatch for weight"):
         fill(torch.nn.Linear(2, 3), tensors, plan)
+
+
+@pytest.mark.parametrize("kernel", [torch.ones(2, 3), torch.ones(6), torch.ones(12), 5.0])
+def test_recorded_tensors_of_other_shapes_are_refused(kernel):
+    """As PyTorch does, under the recorded key; nothing else is said to be missing, and the layer keeps its weights."""
+    layer = linear()
+    rows, columns = layer["weight"].size
+    sizes = {"weight": (columns, rows), "bias": (rows,)}
+    parts = {
+        name: Table.of({"key": f"its.{name}", "size": Table.from_list([float(extent) for extent in size])})
+        for name, size in sizes.items()
+    }
+    parts["weight"]["transposed"] = True
+    layer["t7bridge"] = Table.of(parts)
+    layer["t7bridge_state_dict"] = Table.of({"keys": Table.from_list([b"its.weight", b"its.bias"])})
+    module = live_module(layer)
+    weights = {key: value.clone() for key, value in module.state_dict().items()}
+    assert {key: tuple(value.shape) for key, value in weights.items()} == {
+        f"its.{name}": size for name, size in sizes.items()
+    }
+    module.load_state_dict(weights)
+    with pytest.raises(RuntimeError, match=r"its\.weight") as caught:
+        module.load_state_dict({**weights, "its.weight": kernel})
+    assert "issing" not in str(caught.value)
+    assert torch.equal(module.state_dict()["its.weight"], weights["its.weight"])
