@@ -247,6 +247,7 @@ class _Collector:
         self._unnamed: list[_UnnamedField] = []
         """Looked at when all tensors are in the result, as another module may name what is in them."""
         self._own_names = cache(own_names)
+        """The fields that each class sets itself, by its name."""
         self._is_data = cache(is_data)
         """A table that many objects hold is searched once."""
         self._options: dict[int, frozenset[str]] = {}
@@ -296,7 +297,7 @@ class _Collector:
             place: where the module is.
             layer: the entry.
         """
-        fields = Fields(place.obj, path="", defaults=layer.defaults)
+        fields = Fields(place.obj, path="", defaults=layer.defaults)  # paths of its errors begin at the object
         if text := layer.note_of(fields):
             self._note("info", place, f"{place.obj.class_name} {text}")
         try:
@@ -442,7 +443,7 @@ class _Collector:
     def _collect_by_names(self, place: Place) -> None:
         """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds.
 
-        Those in tables of the object have the names of the tables before theirs, and are none of the former.
+        A tensor in a table of the object is named `table.weight`, and so is none of the former.
         """
         obj = place.obj
         tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
@@ -960,6 +961,7 @@ class Recorded:
                 flat = (array.T if run.transposed else array).reshape(-1)
                 part = flat[run.start : run.start + run.count]
                 result[run.key] = Tensor.from_numpy(part.reshape(own[run.key].shape))
+        # What the record does not name keeps its values; computed tensors follow from others.
         recorded_keys = self.own_keys()
         for key, origin in own.origins.items():
             if key not in recorded_keys and origin.tensor is not None:
@@ -1043,7 +1045,8 @@ def _record_of_root(table: Table) -> Recorded:
     Args:
         table: its field `ROOT_FIELD`.
     """
-    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
+    keys = dict.fromkeys(_text(key) for key in items_of(table.get("keys")) or ())  # each once, also in a damaged file
+    record = Recorded(list(keys))
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
     record.scalars = [int(number) for number in items_of(table.get("scalars")) or () if _is_count(number)]
     for key, value in _pairs(table.get("other")):

@@ -92,3 +92,17 @@ def test_records_without_the_key_of_a_tensor() -> None:
     state = state_dict(TorchObject("nn.Linear", 1, Table.of(fields)))
     assert list(state) == ["weight", "bias"]
     assert [note.code for note in state.notes] == ["record"]
+
+
+def test_records_with_a_key_twice() -> None:
+    """A state dict has it once."""
+    entry = Table.of({"key": "kernel", "size": table(2.0, 3.0)})
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "t7bridge": Table.of({"weight": entry}),
+        "t7bridge_state_dict": Table.of({"keys": Table.from_list([b"kernel", b"kernel"])}),
+    }
+    root = TorchObject("nn.Linear", 1, Table.of(fields))
+    record = recorded(root, state_dict(root, own_keys=True))
+    assert record is not None
+    assert record.keys == ["kernel"]
