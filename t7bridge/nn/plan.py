@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from attrs import evolve
@@ -312,9 +313,9 @@ class _Planner:
         Raises:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
-        for identity, spec in self._specs.items():
-            shapes = self._planned_shapes.get(identity)
-            if not shapes:
+        for object_id, spec in self._specs.items():
+            shapes = self._planned_shapes.get(object_id)
+            if not shapes:  # no tensors, or no PyTorch module
                 continue
             required = tensor_shapes(spec.target, spec.args, spec.kwargs)
             for name, shape in shapes.items():
@@ -413,16 +414,17 @@ def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], simil
         shapes: the shapes of its own tensors in the state dict, by their names there.
         similar: known classes with a similar name.
     """
-    text = "is a class without an entry"
+    content: list[str] = []
     if shapes:
-        tensors = [f"{name} {' x '.join(map(str, shape))}" for name, shape in list(shapes.items())[:_MAX_TENSORS]]
+        tensors = [f"{name} {' x '.join(map(str, shape))}" for name, shape in islice(shapes.items(), _MAX_TENSORS)]
         if len(shapes) > _MAX_TENSORS:
             tensors.append("…")
-        text += f"; it has {', '.join(tensors)}"
-    for name in similar:
-        if _has_fields_of(obj, name, shapes):
-            return f"{text}{' and' if shapes else '; it has'} all fields of {name}"
-    return text
+        content.append(", ".join(tensors))
+    similar_class = next((name for name in similar if _has_fields_of(obj, name, shapes)), "")
+    if similar_class:
+        content.append(f"all fields of {similar_class}")
+    text = "is a class without an entry"
+    return f"{text}; it has {' and '.join(content)}" if content else text
 
 
 def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -116,7 +116,7 @@ class _Formatted:
                 which drops a fraction, but `p` only for whole numbers, and as `%f` for others.
 
         Raises:
-            _AbsentError: the number is too large for `%d`, or none.
+            _AbsentError: the number is too large for `%d`, or NaN.
         """
         if form == "s":
             return f"{value:.14g}"

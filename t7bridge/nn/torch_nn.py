@@ -70,7 +70,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         columns = [column.strip() for column in f"{line} | | |".split("|")]
         name, base, output, rank_and_extent, arguments, function_and_arguments, shape, *_ = columns
         rank, _, extent = rank_and_extent.partition(" ")
-        function, *passed = function_and_arguments.split() or [""]
+        function, *passed = function_and_arguments.split() or [""]  # the column may be empty
         defaults = {}
         for argument in arguments.split():
             argument_name, equals, default = argument.partition("=")
@@ -162,7 +162,7 @@ def shape(*sizes: Any) -> Shape:
 
 
 def positive(size: int) -> int:
-    """Return a size of a recurrent layer.
+    """Return a size of a recurrent layer as it is.
 
     Raises:
         Refused: it is not a positive integer.

@@ -140,7 +140,7 @@ def each(d: Domain[V], value: V, apply: Callable[[int, V], V], different: int = 
     Args:
         d: the domain.
         value: the list.
-        apply: the function, of the number of the element and the element.
+        apply: the function, of the element's number from 0, and the element.
         different: how many numbers the function tells apart, such as those of modules, one for each of the first
             elements. Further elements are passed with number 0: the first module is applied to them, too.
     """

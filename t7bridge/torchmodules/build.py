@@ -71,7 +71,7 @@ def live_module(
         module = _with_weights(cells, path, place)
         record: Recorded | None = None
         if is_from_torch:
-            record = recorded(value, cells.state)
+            record = recorded(value, cells.state)  # `None` if it does not fit the model: the keys are then the module's
         elif keys is not None and cells.pieces:  # cells were recognized
             record = keys()
         if record is not None:
@@ -364,7 +364,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         tensors: those of the file, by key: they say which share memory.
         plan: says which of them are parameters.
     """
-    first: dict[Any, nn.Parameter] = {}
+    parameters: dict[Any, nn.Parameter] = {}  # the first of each view
     for key, tensor in tensors.items():
         if key not in plan.parameters or tensor.storage is None:
             continue
@@ -373,7 +373,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         parameter = owner._parameters.get(name)
         if parameter is None:  # a class of the user may hold it as a buffer
             continue
-        owner._parameters[name] = first.setdefault(place_of(tensor), parameter)
+        owner._parameters[name] = parameters.setdefault(place_of(tensor), parameter)
 
 
 def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:
@@ -382,9 +382,9 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     Args:
         module: its parameters keep their own names.
         record: the module's tensors from which each recorded one is composed.
-        other: recorded tensors that no layer holds, which are kept separately.
+        other: recorded tensors that no layer holds; the state dict has them, and loading one replaces them here.
     """
-    hooked: Any = module
+    hooked: Any = module  # PyTorch declares the hooks with other arguments than it passes
     hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
     hooked.register_forward_pre_hook(_with_dimensions)
     if record.scalars:  # there are outputs that had no dimensions in PyTorch
