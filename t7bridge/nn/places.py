@@ -162,6 +162,19 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
             yield step.strip("[]"), step, item
 
 
+def _searchable(name: str, path: str, value: Value) -> Iterator[tuple[str, str, Value]]:
+    """Yield the tensors, tables and objects directly in a value, after their names in PyTorch and paths in Lua.
+
+    Args:
+        name: of the value, with which those of what it contains begin.
+        path: of the value, likewise.
+        value: a table or object.
+    """
+    for key, step, item in _steps_into(value):
+        if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject)):
+            yield f"{name}.{key}", path + step, item
+
+
 class Searcher:
     """Finds tensors and modules in the fields of objects whose class does not say where they are.
 
@@ -203,12 +216,7 @@ class Searcher:
                 if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))
-                inside = [
-                    (f"{name}.{key}", path + step, item)
-                    for key, step, item in _steps_into(value)
-                    if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
-                ]
-                stack.extend(reversed(inside))
+                stack += reversed(list(_searchable(name, path, value)))
             self._check_limits(path)
         if is_barren:
             self._barren |= seen

@@ -247,9 +247,7 @@ class _Planner:
         """
         obj = place.obj
         if place.layer is None:
-            self.has_unknown_class = True
-            shapes = self._shapes_by_object.get(id(obj), {})
-            self._reject(path, obj.class_name, unknown_class(obj, shapes, self._similar(obj.class_name)))
+            self._reject_unknown(obj, path)
             return None
         mapped = place.layer.module_of(obj.class_name)
         if mapped is None:
@@ -270,6 +268,17 @@ class _Planner:
             self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
             return None
         return call, graph
+
+    def _reject_unknown(self, obj: TorchObject, path: str) -> None:
+        """Note in `unsupported` an object whose class has no entry, and in `has_unknown_class` that there is one.
+
+        Args:
+            obj: the object.
+            path: of the object in the file.
+        """
+        self.has_unknown_class = True
+        shapes = self._shapes_by_object.get(id(obj), {})
+        self._reject(path, obj.class_name, unknown_class(obj, shapes, self._similar(obj.class_name)))
 
     def _shapes_of(self, place: Place) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the tensors of a place by name, of which a container around it may name some."""

@@ -1018,13 +1018,8 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     if not isinstance(table, Table):
         return None
     record = _record_of_root(table)
-    # A module's table: the name of its tensor → the part of a recorded tensor that it is. First all parts are listed.
-    for key, origin in own.origins.items():
-        name = key.rpartition(".")[2]
-        entries = origin.obj.get(FIELD)
-        entry = entries.get(name) if isinstance(entries, Table) else None
-        if isinstance(entry, Table) and not _add_run(record, key, entry, own[key].numel):
-            return None
+    if not _add_runs(record, own):
+        return None
     # Several modules may hold the same part, such as the cells of an unrolled layer: one of them is enough.
     for key in record.pieces:
         _separate_copies(record, key)
@@ -1037,6 +1032,24 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
     if not record.pieces.keys() <= first_keys <= {*record.pieces, *record.other}:
         return None
     return record
+
+
+def _add_runs(record: Recorded, own: StateDict) -> bool:
+    """Add the runs that the modules' fields record; return whether their numbers are valid.
+
+    A module's table has by the name of each tensor the part of a recorded tensor that it is.
+
+    Args:
+        record: the record, whose `pieces` and `sizes` are filled.
+        own: the model's own state dict, whose origins are the modules.
+    """
+    for key, origin in own.origins.items():
+        _, _, name = key.rpartition(".")
+        entries = origin.obj.get(FIELD)
+        entry = entries.get(name) if isinstance(entries, Table) else None
+        if isinstance(entry, Table) and not _add_run(record, key, entry, own[key].numel):
+            return False
+    return True
 
 
 def _record_of_root(table: Table) -> Recorded:

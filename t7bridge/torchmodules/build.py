@@ -178,16 +178,7 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     """
     # A class registered as such (`register_module`) cannot always be imported.
     target = class_of(spec.target) or _imported(spec)
-    children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
-    if spec.graph is not None:
-        # The nodes among the arguments name the modules: it takes all of them as one mapping.
-        positional: list[Any] = [children]
-        named = {}
-    else:
-        # Children with numbers are positional arguments, before the others.
-        positional = [child for key, child in children.items() if key.isdigit()]
-        named = {key: child for key, child in children.items() if not key.isdigit()}
-    named.update((key, modules[id(other)]) for key, other in spec.refers.items())
+    positional, named = _module_arguments(spec, modules)
     # Classes may be those of others, which refuse arguments by any of these errors.
     try:
         # On the meta device nothing has memory; `_WithoutMemory` leaves out the random values, too.
@@ -200,6 +191,23 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.target} is not a class of modules", path=spec.path, found=type(module).__name__)
     return module
+
+
+def _module_arguments(spec: ModuleSpec, modules: dict[int, nn.Module]) -> tuple[list[Any], dict[str, nn.Module]]:
+    """Return the modules that a constructor receives: by position, before the other arguments, and by keyword.
+
+    Args:
+        spec: the module to construct.
+        modules: those that it contains or refers to, and others, by the ids of their specs.
+    """
+    children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
+    referred = {key: modules[id(other)] for key, other in spec.refers.items()}
+    if spec.graph is not None:
+        # The nodes among the other arguments name the modules: it takes all of them as one mapping.
+        return [children], referred
+    numbered = [child for key, child in children.items() if key.isdigit()]
+    named = {key: child for key, child in children.items() if not key.isdigit()}
+    return numbered, {**named, **referred}
 
 
 def _imported(spec: ModuleSpec) -> Any:
@@ -263,10 +271,7 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     Raises:
         RuntimeError: keys or shapes do not fit.
     """
-    by_prefix: dict[str, dict[str, torch.Tensor]] = {}  # of keys, with the dot: that of the module that has the tensor
-    for key, value in values.items():
-        prefix = key[: key.rfind(".") + 1]
-        by_prefix.setdefault(prefix, {})[key] = value
+    by_prefix = _by_prefix(values)
     # PyTorch's method adds to these.
     missing: list[str] = []
     unexpected: list[str] = []
@@ -287,6 +292,15 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     errors += wrong_shapes
     if errors:
         raise RuntimeError("; ".join(errors))
+
+
+def _by_prefix(values: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return tensors by key for each module, by the prefix of its keys: `1.0.` for `1.0.weight`, empty for `weight`."""
+    by_prefix: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in values.items():
+        prefix = key[: key.rfind(".") + 1]
+        by_prefix.setdefault(prefix, {})[key] = value
+    return by_prefix
 
 
 def _modules_by_prefix(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
