@@ -461,9 +461,9 @@ class _Hooks:
         unexpected: list[str],
         errors: list[str],
     ) -> None:
-        """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
+        """Replace the recorded keys in a state dict to be loaded by the module's own.
 
-        If not, it may have the module's own keys, or PyTorch names what is missing.
+        A state dict without recorded keys, or with all of the module's own keys but not all recorded ones, stays.
 
         Args:
             owner: the module.
@@ -471,31 +471,49 @@ class _Hooks:
             prefix: of its keys, if the module is inside another.
             metadata: not used.
             strict: not used.
-            missing: not used.
+            missing: receives the recorded keys that the state dict lacks.
             unexpected: not used.
             errors: receives what PyTorch says of tensors that do not fit; it raises an error if there are any.
         """
-        record = self.record
-        if not all(prefix + key in state for key in record.keys):
+        keys = self.record.keys
+        recorded = {key: state[prefix + key] for key in keys if prefix + key in state}
+        has_all = len(recorded) == len(keys)
+        has_own_keys = all(prefix + key in state for key in self.shapes)
+        if not has_all and (has_own_keys or not recorded):
             return
-        # The recorded keys are removed, as PyTorch would name them as unexpected.
-        recorded = {key: state.pop(prefix + key) for key in record.keys}
-        sizes = {**{key: tuple(tensor.shape) for key, tensor in self.other.items()}, **record.sizes}
-        for key, tensor in recorded.items():
-            first_key = record.tied.get(key, key)
-            error = _load_error(prefix + key, tensor, sizes[first_key])
-            if error:
-                errors.append(error)
-                continue
-            if key in self.other:
-                self.other[key] = tensor
-            if key in record.pieces:
-                state.update(self._parts(key, tensor, prefix))
-        # PyTorch expects all tensors of the module: those without a recorded key, such as the counters of batch
-        # normalization, and those that did not fit, stay as they are.
+        for key in recorded:  # PyTorch would name them as unexpected
+            del state[prefix + key]
+        missing += [prefix + key for key in keys if key not in recorded]
+        for first_key, tensor in self._fitting(recorded, prefix, errors).items():
+            if first_key in self.other:
+                self.other[first_key] = tensor
+            if first_key in self.record.pieces:
+                state.update(self._parts(first_key, tensor, prefix))
+        # PyTorch expects all tensors of the module. Those without a recorded key, such as the counters of batch
+        # normalization, those that are missing, and those that do not fit, stay as they are.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
             if key in self.shapes:
                 state.setdefault(prefix + key, value.detach())
+
+    def _fitting(self, recorded: dict[str, Any], prefix: str, errors: list[str]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a state dict that have the recorded sizes, by their first keys; of tied ones the first.
+
+        Args:
+            recorded: the values under recorded keys, in the order of these.
+            prefix: of the keys in messages.
+            errors: receives what PyTorch says of the others.
+        """
+        sizes = {key: tuple(tensor.shape) for key, tensor in self.other.items()}
+        sizes.update(self.record.sizes)
+        tensors: dict[str, torch.Tensor] = {}
+        for key, tensor in recorded.items():
+            first_key = self.record.tied.get(key, key)
+            error = _load_error(prefix + key, tensor, sizes[first_key])
+            if error:
+                errors.append(error)
+            else:
+                tensors.setdefault(first_key, tensor)
+        return tensors
 
     def _parts(self, key: str, tensor: torch.Tensor, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of the module that are parts of a recorded one, or all of it, by their keys with a prefix.
