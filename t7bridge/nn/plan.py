@@ -226,6 +226,7 @@ class _Planner:
         call, graph = construction
         spec.target = call.target
         spec.args = call.args
+        # A graph has only its nodes as arguments.
         spec.kwargs = call.kwargs if graph is None else graph_arguments(graph)
         spec.plain = call.plain
         spec.graph = graph

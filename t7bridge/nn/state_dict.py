@@ -925,24 +925,29 @@ class Recorded:
         missing, and values that are no tensors do not count.
         """
         lines = []
+        names_of = self._names()
         for key, size in self.sizes.items():
-            tied = [name for name in self.names(key) if isinstance(state.get(name), Tensor)]
-            for name in tied:
+            given = [name for name in names_of[key] if isinstance(state.get(name), Tensor)]
+            for name in given:
                 shape = state[name].shape
                 size_in_lua = size or (1,)  # Lua has no tensors without dimensions
                 if shape not in (size, size_in_lua):
                     lines.append(f"wrong {name}: expected {list(size)}; found {list(shape)}")
-            if not tied:
+            if not given:
                 continue
-            first, *others = tied
+            first, *others = given
             for name in others:
                 if not same_elements(state[first], state[name]):
                     lines.append(f"different values in {first} and {name}, which are one tensor in the model")
         return lines
 
-    def names(self, key: str) -> list[str]:
-        """Return the recorded keys of a tensor: its first key, and those tied to it."""
-        return [key, *(other for other, first in self.tied.items() if first == key)]
+    def _names(self) -> dict[str, list[str]]:
+        """Return the recorded keys of each tensor that modules hold, by its first key: this, and those tied to it."""
+        names = {key: [key] for key in self.pieces}
+        for key, first_key in self.tied.items():
+            if first_key in names:
+                names[first_key].append(key)
+        return names
 
     def to_own(self, state: Mapping[Any, Any], own: StateDict) -> dict[Any, Any]:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
@@ -952,11 +957,11 @@ class Recorded:
             own: the model's own state dict, for shapes, and for the tensors that are not recorded.
         """
         result: dict[Any, Any] = {}
-        for key in self.pieces:
-            tensor = self._first_given(key, state)
-            if tensor is None:
+        for key, names in self._names().items():
+            given = [state[name] for name in names if isinstance(state.get(name), Tensor)]
+            if not given:
                 continue
-            array = tensor.numpy()
+            array = given[0].numpy()  # tied tensors are equal
             for run in self.all_runs(key):
                 flat = (array.T if run.transposed else array).reshape(-1)
                 part = flat[run.start : run.start + run.count]
@@ -967,13 +972,6 @@ class Recorded:
             if key not in recorded_keys and origin.tensor is not None:
                 result[key] = own[key]
         return result
-
-    def _first_given(self, key: str, state: Mapping[Any, Any]) -> Tensor | None:
-        """Return a recorded tensor, under the first of its keys that a state dict has; `None` if it has none."""
-        for name in self.names(key):
-            if isinstance(state.get(name), Tensor):
-                return state[name]  # type: ignore[no-any-return]
-        return None
 
     def own_keys(self) -> set[str]:
         """Return the keys of the model's own state dict that hold parts of recorded tensors."""
