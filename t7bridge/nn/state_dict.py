@@ -240,6 +240,8 @@ class _Collector:
         self._name_budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
+        self._last_numbers: dict[str, int] = {}
+        """The largest number that tensors of one name have got so far, by that name."""
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
@@ -429,11 +431,12 @@ class _Collector:
         if state.get(wanted) is tensor:
             return
         key = wanted
-        number = 1
+        number = self._last_numbers.get(wanted, 1)
         while key in state:
             number += 1
             key = f"{wanted}_{number}"
         if key != wanted:
+            self._last_numbers[wanted] = number
             self._note("warning", place, f"two tensors are named {wanted}; this one is {key}")
         state[key] = tensor
         state.origins[key] = origin
