@@ -414,7 +414,8 @@ class _Collector:
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
         """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
 
-        Nothing is added if that is the same tensor: of a module at two places of one name, as in a damaged file.
+        Nothing is added if the name itself has the same tensor: of a module at two places of one name, as in a damaged
+        file.
 
         Args:
             place: where the module is, whose prefix the key begins with.

@@ -101,7 +101,7 @@ def _with_weights(cells: Lifted, path: str, place: Callable[[str], str] | None) 
     use_copying_classes(cells.plan.root)  # before they are constructed
     module = construct(cells.plan.root)
     fill(module, cells.state, cells.plan, path, place)
-    for key in constant_biases(cells):
+    for key in constant_biases(cells):  # zeros, as Lua has one bias where cells of torch.nn add two
         module.get_parameter(key).requires_grad_(False)
     return module
 
