@@ -82,12 +82,12 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        # Each reads what other nodes computed in their run of the same number.
+        # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
         self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
-        self.perturbed.append(self._in_single_precision())
+        self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 
     def _in_single_precision(self) -> list[torch.Tensor]:
-        """Return the tensors with the errors of single precision, scaled to those of Lua's precision.
+        """Return `values` with the errors of single precision, scaled to those of Lua's precision.
 
         Without errors, if the layer does not run in single precision, or returns something else in it.
         """
@@ -123,7 +123,7 @@ class Node:
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            # Of a concatenation: layers raise `NotRunError` themselves.
+            # Of a concatenation: layers raise `NotRunError` themselves, which is none of these.
             raise RefusedError("the outputs of its modules do not fit along its dimension") from error
 
     def outputs_of_nodes(self) -> Iterator[NodeOutput]:
@@ -144,7 +144,7 @@ class Node:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether its layer returns something else when it runs again; never asked of gradients."""
+        """Whether its layer returns something else when it runs again; of gradients, where nobody asks, False."""
         return self.function is outputs and not all(map(torch.equal, self.values, self.compute()))
 
     def compare(self, recorded: list[torch.Tensor], factor: float) -> Deviation:
