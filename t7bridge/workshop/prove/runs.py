@@ -465,10 +465,9 @@ class Run:
             return None
         if in_sequence and keeps_all_steps:
             return _state(self.obj, "outputs", self.step)
-        if in_sequence:
+        if in_sequence and self._next_step is not None:
             # This is the last step. A backward has set `output` to that of the first one; the table has the last.
-            next_step = self.obj.get("step")
-            last = _state(self.obj, "outputs", int(next_step) - 1) if isinstance(next_step, float) else None
+            last = _state(self.obj, "outputs", self._next_step - 1)
             if isinstance(last, Tensor):
                 return last
         output = output_of(self.obj)

@@ -347,3 +347,12 @@ def test_criterions_are_not_proved():
     classes = {module.class_name for _, module in find_modules(value)}
     assert any(name.endswith("Criterion") for name in classes)
     assert not any("Criterion" in layer.class_name for layer in t7bridge.prove(value).layers)
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), -3.0])
+def test_a_step_that_is_no_number_hides_no_other_layer(step: float):
+    """Of a sequence in evaluation, whose module counts no steps, everything else is checked."""
+    model = read("rnn_seq.eval")
+    sound = t7bridge.prove(model).summary()
+    at(model, "root.modules[3].modules[1]")["step"] = step
+    assert t7bridge.prove(model).summary() == sound
