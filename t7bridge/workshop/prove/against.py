@@ -59,6 +59,7 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
     proof = Proof(name)
     models = find_modules(value)
     if at is not None or not models:
+        # It raises the error if there is no model, or none there.
         models = [choose_module(value, at, name)]
     for path, module in models:
         entry = layer_of(module.class_name)
@@ -69,12 +70,12 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
 
 
 def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
-    """Return the layers of a model that are in no run, without containers, as not recorded.
+    """Return the layers of a model that are in no run as not recorded, without containers and unknown classes.
 
     Args:
         module: the model.
         path: its path.
-        listed: the paths of the others; those returned are added.
+        listed: the paths of the layers that have a verdict; those returned are added.
         limits: resource limits.
     """
     layers = []
@@ -131,11 +132,14 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
 
 
 def _values(value: Any, limits: Limits) -> Recorded:
-    """Return a value of the user's as recorded values: tensors, arrays and lists; the rest is read as `--input` is.
+    """Return a value of the user's as recorded values.
 
     Args:
-        value: a tensor, an array, an `Example`, a list of these, or the path of a file or a shape as a text.
+        value: a tensor of PyTorch or Lua, an array, a Lua table, a list of these, or the path of a file with some.
         limits: resource limits of reading a file.
+
+    Raises:
+        ModelError: it is none of these, or a shape, which has no values.
     """
     if isinstance(value, (list, tuple)):
         return [_values(item, limits) for item in value]
@@ -143,11 +147,14 @@ def _values(value: Any, limits: Limits) -> Recorded:
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         value = Tensor.from_numpy(value)
-    if isinstance(value, Example):
-        value = value.value
     if isinstance(value, (Tensor, Table)):
         return recorded(value)
-    return _values(parse_inputs([value], limits=limits), limits)
+    if not isinstance(value, Example):
+        # A path: each tensor in its file becomes an example with a value.
+        return _values(parse_inputs([value], limits=limits), limits)
+    if value.value is None:
+        return _values(parse_inputs([value.value], limits=limits), limits)
+    return recorded(value.value)
 
 
 def _count_weights(model: TorchObject, path: str, limits: Limits) -> int:
@@ -170,19 +177,11 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         wanted: the output that it should return.
         label: begins the reason.
     """
-    model = subject.model
-    path = subject.path
-    limits = subject.limits
+    parameters = _count_weights(subject.model, subject.path, subject.limits)
     # A model that does not run on the input differs, too.
-    proof = LayerProof(path, model.class_name, DIFFERS, parameters=_count_weights(model, path, limits))
+    proof = LayerProof(subject.path, subject.model.class_name, DIFFERS, parameters=parameters)
     try:
-        # The output has the precision in which Lua computed; an input may have fewer digits.
-        unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
-        layer = LiveLayer.build(model, path, unit, limits)
-        layer.module.eval()
-        # The only run there is.
-        node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))
-        node.run()
+        node = _run_whole(subject, inputs, wanted)
     except (NotRunError, T7BridgeError) as error:
         proof.reason = f"{label}: {error}"
         return proof
@@ -194,8 +193,38 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     return proof
 
 
+def _run_whole(subject: Subject, inputs: Recorded, wanted: Recorded) -> Node:
+    """Run a model in evaluation mode, and return what it has computed.
+
+    Args:
+        subject: the model.
+        inputs: its input.
+        wanted: the output that it should return, which shows the precision.
+
+    Raises:
+        NotRunError: it does not accept the input, or draws at random.
+        T7BridgeError: it has no PyTorch module.
+    """
+    # The output has the precision in which Lua computed; an input may have fewer digits.
+    unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
+    layer = LiveLayer.build(subject.model, subject.path, unit, subject.limits)
+    layer.module.eval()
+    node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))  # the only run there is
+    node.run()
+    return node
+
+
 def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
-    """Return the verdict by a table of an input and an output."""
+    """Return the verdict on a model as a whole by a table of an input and an output.
+
+    Args:
+        subject: the model.
+        table: the table, with the fields `input` and `output`.
+        place: the name of its file, for messages.
+
+    Raises:
+        ModelError: it lacks one of the two.
+    """
     inputs = recorded(table.get("input"))
     wanted = recorded(table.get("output"))
     if not is_complete(inputs) or not is_complete(wanted):
@@ -226,6 +255,21 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         return _from_folder(path), name
     if factory is not None:
         return _from_factory(factory, torch_weights(reference, limits), path), name
+    return _from_file(reference, path, name, limits)
+
+
+def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn.Module | Table, str]:
+    """Return the live model in a file, or the table of a recording, and its name; see `_opened`.
+
+    Args:
+        reference: the path of a `.t7` or of a TorchScript archive.
+        path: the same as a text, by which a recording is named.
+        name: its last part, by which a model is named.
+        limits: resource limits.
+
+    Raises:
+        ModelError: it has no model, or only weights.
+    """
     document = formats.open(reference, limits=limits)
     if document.spec.values == formats.LUA:
         value = document.first
@@ -281,6 +325,7 @@ def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
         weights: the state dict.
         path: of the weights, for messages.
     """
+    # Nothing is fetched that the weights replace.
     model = in_double(make_module(Factory.parse(name), fetch=False))
-    load_weights(model, weights, path)  # in double precision, as those of Lua may be
+    load_weights(model, weights, path)  # after `in_double`, as those of Lua may be doubles
     return model

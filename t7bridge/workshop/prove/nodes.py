@@ -111,15 +111,15 @@ class Node:
                 errors. `None` for the exact run.
 
         Raises:
-            NotRunError: the layer cannot be run on its input.
+            NotRunError: the layer cannot be run on its input, or a node before computed something of another size.
         """
         layer = self.layer
         value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
-        if layer is not None and draw is not None:
-            if draw == _SINGLE_PRECISION:
-                layer, value = layer.in_single(value)
-            else:
-                layer, value = layer.disturbed(value, seed=draw)
+        # A concatenation has no errors of its own: those of its inputs are in `value`.
+        if layer is not None and draw == _SINGLE_PRECISION:
+            layer, value = layer.in_single(value)
+        elif layer is not None and draw is not None:
+            layer, value = layer.disturbed(value, seed=draw)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -243,7 +243,8 @@ def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     recording = recording_of(obj)
     if recording.over_sequences:
         return False  # each of its inputs is a whole sequence
-    # A cell without states of its own (`()`) may have them in the modules inside.
+    # `()` is of a cell without states of its own, which may have them in the modules inside. A class that declares
+    # nothing (`None`), but keeps outputs, may have states.
     has_own_states = recording.states != ()
     if is_recurrent(obj) and has_own_states:
         return True
@@ -1008,9 +1009,9 @@ class RecordedValues(Domain[PassedValue]):
         if self._step_and_count is not None:
             run.step_and_count = self._step_and_count
             if is_in_evaluation:
-                run.previous_output = self._previous_output
+                run.previous_output = self._previous_output  # in training it is among the module's own `outputs`
         output = PassedValue(run.recorded_output())
-        self._calls.append((value, output))
+        self._calls.append((value, output))  # `pass_back` finds both by their identity
         return output
 
     def _is_before_last_step(self) -> bool:
@@ -1167,8 +1168,8 @@ def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict
 
     Args:
         run: the run of the cell, in whose field `modules` those are.
-        module: the copy that ran this step, in place of the module in the cell's field; of the first step, the module
-            of its own that runs it.
+        module: what ran this step: a copy of the module in the cell's field `recurrentModule`; in the first step what
+            `recording.first_step` names.
         recording: its `places` has paths from the cell, and the number of the element of `modules` for each, from 1:
             `recurrentModule.modules.3` has the weights of 4, `initialModule.modules.1` those of 2.
 
@@ -1177,12 +1178,12 @@ def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict
     """
     # Modules of the cell that ran themselves, as all do in evaluation, have their own places.
     numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
+    is_first_step = run.step == 1
     for path, number in recording.places.items():
-        # The path goes on in the copy as in the field of the cell that it is a copy of.
         field_of_cell, _, path_in_module = path.partition(".")
-        # There are two fields: `first_step`, and that of the module for all other steps. They have other paths inside.
+        # Those of the other of the two fields are not paths in this module.
         is_of_first_step = field_of_cell == recording.first_step
-        if is_of_first_step == (run.step == 1):
+        if is_of_first_step == is_first_step:
             numbers[id(lookup(module, path_in_module))] = number
     return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}
 
@@ -1214,11 +1215,12 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
 def _state_before(run: Run, name: str, field_of_user: str) -> Recorded:
     """Return a state with which a step of a cell begins; `None` if it is not recorded.
 
-    The first step begins with zeros, unless the user sets the state: in `field_of_user`, or in `startState` for all.
+    The first step begins with zeros, of the sizes of the state after it, unless the user sets the state: in
+    `field_of_user`, or in `startState` for all.
 
     Args:
         run: that of the cell, which knows the step.
-        name: the field with a table of the states after all steps.
+        name: the field with a table of the states after all steps, `outputs` or `cells`.
         field_of_user: the field with the first state, if the user sets it.
     """
     if run.is_unknown_step:
