@@ -26,7 +26,7 @@ from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
-from ...nn.output_shapes import Example
+from ...nn.output_shapes import Example, inputs_text
 from ...nn.places import Places, choose_module, find_modules
 from ...nn.registry import layer_of
 from ...nn.state_dict import state_dict
@@ -153,7 +153,7 @@ def _values(value: Any, limits: Limits) -> Recorded:
         # A path: each tensor in its file becomes an example with a value.
         return _values(parse_inputs([value], limits=limits), limits)
     if value.value is None:
-        return _values(parse_inputs([value.value], limits=limits), limits)
+        raise ModelError("a shape has no values to compare", found=inputs_text(value), expected="a file such as in.t7")
     return recorded(value.value)
 
 

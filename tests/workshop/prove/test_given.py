@@ -70,3 +70,11 @@ def test_references_that_are_no_pairs(reference: object):
     """A reference of more or less than an input and an output is refused."""
     with pytest.raises(ModelError, match="not a pair of an input and an output"):
         t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=reference)
+
+
+def test_a_pair_needs_values():
+    """Of a shape there are no values to compare with what Lua computed, as input or as output."""
+    recording = TESTFILES / "models/lenet_mm.io.t7"
+    for pair in (("2x1x28x28", recording), (recording, "2x10")):
+        with pytest.raises(ModelError, match="a shape has no values to compare"):
+            t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=pair)
