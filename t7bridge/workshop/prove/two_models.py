@@ -236,7 +236,7 @@ class TwoModels:
         differences = []
         if answer.difference is not None:
             differences.append(answer.difference)
-        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs, None):
+        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs, recurrent.states):
             # A token is never a step of zeros.
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
         return self._verdict_over_steps(mine, wanted, answer, differences)

@@ -13,7 +13,10 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.workshop.prove.two_models import _in_one_thread
+from t7bridge.limits import DEFAULT_LIMITS
+from t7bridge.torchmodules.layers.recurrent import MaskZero
+from t7bridge.workshop.prove.proof import Subject
+from t7bridge.workshop.prove.two_models import TwoModels, _in_one_thread
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 RESNET = TESTFILES / "models/resnet_small.t7"
@@ -157,3 +160,39 @@ def test_parameters_of_a_pair_are_those_of_the_layers():
 
     by_pair = t7bridge.prove(RESNET, against=(inputs, outputs)).summary()
     assert by_pair["parameters"] == t7bridge.prove(RESNET).summary()["parameters"] == 1421
+
+
+class OneStep(torch.nn.Module):
+    """A model of one step, which takes its state and returns it, and leaves it as it is in steps of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = MaskZero(torch.nn.Linear(3, 3).double(), n_input_dims=1)
+
+    def forward(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sum of all steps, as output and as state."""
+        x, state = values
+        new_state = state + self.layer(x)
+        return [new_state, new_state]
+
+
+class AllSteps(torch.nn.Module):
+    """A model over sequences of any layer, which sums its steps."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all steps until each."""
+        return self.layer(x).cumsum(0)
+
+
+def test_masks_of_a_model_that_takes_its_state():
+    """A model of one step is asked for a step of zeros as it is for others: with its state."""
+    subject = Subject(TorchObject("nn.Identity", 1, Table()), "root", "", DEFAULT_LIMITS)
+    mine = OneStep()
+    inputs = torch.randn(4, 2, 3, dtype=torch.float64)
+    for layer, differs in ((mine.layer, False), (mine.layer[0], True)):
+        models = TwoModels(subject, AllSteps(layer), "theirs", ())
+        assert models._masks_differ(mine, inputs, states=((1, 1, 3),)) == differs
