@@ -120,33 +120,28 @@ class TwoModels:
                 in_evaluation.append(resized)
                 comparison, other_spec = resized
                 differences += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, first)]
-        mode = "evaluation mode"
         # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
-        if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
-            mode = "evaluation and training mode"
+        has_trained = normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule)
+        if has_trained:
             # Only its texts count: the verdicts on layers are those in evaluation.
             in_training = self._compare(mine, spec, training=True)
             differences += [f"in training, {text}" for text in _new(in_training, first)]
-        return self._proof_of_comparisons(mine, in_evaluation, differences, mode)
+        proof = self._proof_of_comparisons(mine, [comparison for comparison, _ in in_evaluation], differences)
+        proof.modes = _modes([inputs_text(spec) for _, spec in in_evaluation], has_trained)
+        return proof
 
-    def _proof_of_comparisons(
-        self, mine: nn.Module, in_evaluation: list[tuple[Comparison, Any]], differences: list[str], mode: str
-    ) -> Proof:
+    def _proof_of_comparisons(self, mine: nn.Module, comparisons: list[Comparison], differences: list[str]) -> Proof:
         """Return the verdicts on the layers, as they are where a difference shows first, and on the whole.
 
         Args:
             mine: the first model, live.
-            in_evaluation: the comparisons in evaluation mode, and their inputs.
+            comparisons: those in evaluation mode, at least one.
             differences: those of all comparisons, in words.
-            mode: the modes of both models, in words.
         """
-        comparisons = [comparison for comparison, _ in in_evaluation]
-        inputs = " and ".join(inputs_text(spec) for _, spec in in_evaluation)
         # Where none shows in evaluation, the first.
         shown = next((comparison for comparison in comparisons if comparison.differences), comparisons[0])
         proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = any(comparison.misplaced for comparison in comparisons)
-        proof.modes = f"{inputs} in {mode}"
         proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(differences))]
         return proof
 
@@ -493,6 +488,21 @@ def _resized(spec: Any, height: int, width: int) -> Any:
     if min(new_height, new_width) < 1:
         return spec
     return evolve(spec, shape=(*outer, new_height, new_width))
+
+
+def _modes(inputs: list[str], has_trained: bool) -> str:
+    """Return the inputs of two models and the modes in which they ran, in words.
+
+    Args:
+        inputs: the shapes of those in evaluation mode, in words.
+        has_trained: whether they ran on the first of these with normalization in training mode, too.
+    """
+    all_inputs = " and ".join(inputs)
+    if not has_trained:
+        return f"{all_inputs} in evaluation mode"
+    if len(inputs) == 1:
+        return f"{all_inputs} in evaluation and training mode"
+    return f"{all_inputs} in evaluation mode and {inputs[0]} in training mode"
 
 
 def _new(comparison: Comparison, first: Comparison) -> list[str]:

@@ -159,6 +159,14 @@ def test_twins(source, subtests):
             assert proof.sentence().startswith("proven against 8 layers") == (not expected)
 
 
+@pytest.mark.slow
+def test_only_the_inputs_that_ran_in_training_are_said_to_have(source):
+    """Without a stated input the models run on a second size, too, but not in training mode."""
+    proof = t7bridge.prove(source, against=twin_of(source))
+    first, second = proof.modes.removesuffix(" in training mode").split(" in evaluation mode and ")
+    assert first.startswith(f"{second} and ")
+
+
 class Written(Net):
     """The network with its forward written in other ways; `way` chooses one."""
 
