@@ -120,14 +120,12 @@ class TwoModels:
                 in_evaluation.append(resized)
                 comparison, other_spec = resized
                 differences += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, first)]
-        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
-        has_trained = normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule)
-        if has_trained:
+        in_training = self._in_training(mine, spec)
+        if in_training is not None:
             # Only its texts count: the verdicts on layers are those in evaluation.
-            in_training = self._compare(mine, spec, training=True)
             differences += [f"in training, {text}" for text in _new(in_training, first)]
         proof = self._proof_of_comparisons(mine, [comparison for comparison, _ in in_evaluation], differences)
-        proof.modes = _modes([inputs_text(spec) for _, spec in in_evaluation], has_trained)
+        proof.modes = _modes([inputs_text(spec) for _, spec in in_evaluation], has_trained=in_training is not None)
         return proof
 
     def _proof_of_comparisons(self, mine: nn.Module, comparisons: list[Comparison], differences: list[str]) -> Proof:
@@ -154,6 +152,21 @@ class TwoModels:
             training: whether normalization is in training mode.
         """
         return compare(mine, self.other, self.name, drawn(mine, spec), training)
+
+    def _in_training(self, mine: nn.Module, spec: Any) -> Comparison | None:
+        """Compare both with normalization in training mode; `None` if that is the same, or not possible.
+
+        Args:
+            mine: the first model, live.
+            spec: an input that it accepts in evaluation mode.
+        """
+        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
+        if not normalizes(mine) or isinstance(self.other, torch.jit.ScriptModule):
+            return None
+        try:
+            return self._compare(mine, spec, training=True)
+        except ModelError:
+            return None  # one example has no variance
 
     def _recurrence(self) -> Recurrence | None:
         """Return what the Lua model takes and returns, if it is recurrent; `None` if it is not.
