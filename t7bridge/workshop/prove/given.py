@@ -29,7 +29,7 @@ _WORST_CONDITION = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
 _MOST_TIMES_LARGER = 64
 """Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
-_SCATTER_AND_GATHER = {2: (F.conv_transpose2d, F.conv2d), 3: (F.conv_transpose3d, F.conv3d)}
+_SCATTER_AND_GATHER: dict[int, tuple[Any, Any]] = {2: (F.conv_transpose2d, F.conv2d), 3: (F.conv_transpose3d, F.conv3d)}
 """By the number of the kernel's dimensions: what adds up pixels of windows to an image, and what reads them from it."""
 _OTHER_PADDINGS = range(5)
 _OTHER_STRIDES = range(1, 5)
@@ -242,8 +242,6 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> torch.Tensor
     """
     if min(strides) < 1 or min(padding) < 0 or _is_much_larger(columns, kernel, strides):
         return None
-    scatter: Any
-    gather: Any
     scatter, gather = _SCATTER_AND_GATHER[len(kernel)]
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
@@ -253,9 +251,9 @@ def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> torch.Tensor
     image = _without_padding(padded_image, strides, padding)
     if image is None:
         return None
-    again = gather(image, pixels, stride=strides, padding=padding)
-    is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
-    return image if is_unfolding else None
+    unfolding = gather(image, pixels, stride=strides, padding=padding)
+    is_same = unfolding.shape == columns.shape and torch.allclose(unfolding, columns, rtol=1e-12, atol=0)
+    return image if is_same else None
 
 
 def _is_much_larger(columns: torch.Tensor, kernel: Any, strides: Any) -> bool:

@@ -109,6 +109,11 @@ class Outcome:
         self.has_recorded_shape = False
         self.difference = None
 
+    def set_difference(self, difference: Deviation, recorded: list[torch.Tensor]) -> None:
+        """Set the numbers of a comparison with recorded tensors."""
+        self.difference = difference
+        self.compared = sum(element_counts(recorded))
+
     def decide_as_part_of(self, outcome: Outcome) -> None:
         """Set the verdict and the numbers of another run, in whose comparison this one was compared, too."""
         self.decide(outcome.verdict, f"compared as one with {outcome.run.path}")
@@ -303,17 +308,8 @@ class Judge:
             if node is not None:
                 self._check(number, outcome, node)
             self._check_gradient(number, outcome, node)
-        except RefusedError as error:
-            outcome.refuse(str(error))
-        except NotRunError as error:
-            outcome.decide(NOT_RECORDED, str(error))
-        except (UnsupportedError, LimitError) as error:
-            # Not the file's fault: it has no PyTorch module, or is too big.
-            outcome.decide(NOT_RECORDED, error.message)
-        except T7BridgeError as error:
-            outcome.refuse(error.message)  # its fields are inconsistent
-        except RecursionError:
-            outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
+        except (NotRunError, T7BridgeError, RecursionError) as error:
+            _decide_by_error(outcome, error)
         has_run = node is not None and bool(node.values)
         return node if has_run else None
 
@@ -490,11 +486,10 @@ class Judge:
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers; that of floats if nothing shows it."""
         # The output has the precision in which the layer computed; its weights may have fewer digits.
-        values = (run.output, run.input, [*own_weights(run.obj).values()])
-        for value in values:
-            if has_precision(value):
-                return unit_of(value) or UNIT["float32"]
-        return unit_of(values) or UNIT["float32"]
+        values = [run.output, run.input, [*own_weights(run.obj).values()]]
+        # The first of these with enough numbers to show it; else all together.
+        telling = next((value for value in values if has_precision(value)), values)
+        return unit_of(telling) or UNIT["float32"]
 
     # Comparing it
 
@@ -557,6 +552,7 @@ class Judge:
         """
         if _normalized_by_running_statistics(layer, inputs):
             layer.module.eval()
+        # Without shapes it does not accept the input, which it says when it runs.
         total = sum(map(prod, layer.shapes(inputs) or ()))
         if total > _MOST_TIMES_LARGER * max(recorded_size, _ALWAYS_COMPUTED):
             raise RefusedError(f"would return {total} elements, {recorded_size} are recorded")
@@ -573,8 +569,7 @@ class Judge:
         # The runs back to recorded values, in order; the last is that of the outcome itself.
         members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]
         difference = node.compare(recorded, _rounding_factor(run))
-        outcome.difference = difference
-        outcome.compared = sum(element_counts(recorded))
+        outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
         outcome.has_recorded_shape = element_counts(recorded) == element_counts(node.values)
         reason = _with_others(outcome, members)
@@ -612,20 +607,39 @@ class Judge:
             return  # a concatenation has no weights to check, and a random layer another gradient each time
         try:
             recorded = doubles(to_torch(run.grad_input))
-            layer = node.layer if node is not None else None
-            if layer is None:
-                layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits, self.in_other_mode)
-            backward = self._backward_of_any_input(number, run, layer)
-            if backward is None or _is_empty(recorded):
-                return
-            difference = backward.compare(recorded, BACKWARD * _rounding_factor(run))
+            difference = self._difference_of_gradients(number, run, None if node is None else node.layer, recorded)
         except (NotRunError, T7BridgeError):
+            return
+        if difference is None:
             return
         outcome.gradient_agrees = difference.is_within_limit
         # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
         if outcome.verdict == NOT_RECORDED:
-            outcome.difference = difference
-            outcome.compared = sum(element_counts(recorded))
+            outcome.set_difference(difference, recorded)
+
+    def _difference_of_gradients(
+        self, number: int, run: Run, layer: LiveLayer | None, recorded: list[torch.Tensor]
+    ) -> Deviation | None:
+        """Return how far the gradient with respect to the input is from the recorded one.
+
+        `None` if it depends on the input, or if nothing was written to the recorded one.
+
+        Args:
+            number: of the run.
+            run: the run, whose gradients are recorded.
+            layer: its layer, if that is built.
+            recorded: the gradient with respect to the input.
+
+        Raises:
+            NotRunError: there is no gradient, or the layer cannot be run.
+            T7BridgeError: it cannot be built.
+        """
+        if layer is None:
+            layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits, self.in_other_mode)
+        backward = self._backward_of_any_input(number, run, layer)
+        if backward is None or _is_empty(recorded):
+            return None
+        return backward.compare(recorded, BACKWARD * _rounding_factor(run))
 
     def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
         """Return what has computed the gradient with respect to a layer's input from the recorded gradOutput.
@@ -652,7 +666,7 @@ class Judge:
         return None if depends_on_input else backward
 
     def _has_gradients(self, run: Run) -> bool:
-        """Return whether the gradients of a layer with weights are recorded."""
+        """Return whether the gradients of a layer with weights are recorded, in today's order of the dimensions."""
         if not is_complete(run.grad_output) or not is_complete(run.grad_input):
             return False
         if run.is_container or self.is_of_2010 or not own_weights(run.obj):
@@ -688,6 +702,26 @@ class Judge:
             inside = [path for path in differing if path.startswith(beginnings)]
             if inside:
                 outcome.decide(NOT_RECORDED, f"contains {inside[0]}, which differs")
+
+
+def _decide_by_error(outcome: Outcome, error: NotRunError | T7BridgeError | RecursionError) -> None:
+    """Decide on a run by the error that its layer raised.
+
+    Args:
+        outcome: receives the verdict.
+        error: raised when the layer was built, or run.
+    """
+    if isinstance(error, RefusedError):  # a `NotRunError`, too
+        outcome.refuse(str(error))
+    elif isinstance(error, NotRunError):
+        outcome.decide(NOT_RECORDED, str(error))
+    elif isinstance(error, (UnsupportedError, LimitError)):
+        # Not the file's fault: it has no PyTorch module, or is too big.
+        outcome.decide(NOT_RECORDED, error.message)
+    elif isinstance(error, T7BridgeError):
+        outcome.refuse(error.message)  # its fields are inconsistent
+    else:
+        outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
 
 
 def _with_others(outcome: Outcome, members: list[Outcome]) -> str:

@@ -155,10 +155,8 @@ class LiveLayer:
         """
         module = live_module(obj, path, limits=limits)
         saved_mode = obj.get("train")
-        if isinstance(saved_mode, bool):
-            module.train(saved_mode != in_other_mode)
-        else:
-            module.eval()  # a module that states no mode has no other one
+        # A module that states no mode is in evaluation, and has no other mode.
+        module.train(isinstance(saved_mode, bool) and saved_mode != in_other_mode)
         # Only gradients with respect to inputs are asked for.
         for parameter in module.parameters():
             parameter.requires_grad_(False)

@@ -205,14 +205,18 @@ def measure(
     # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
     error = in_file - torch.where(are_finite, here, 0.0)
-    largest = _largest(in_file)
     max_abs = _largest(error)
-    max_rel = 0.0
-    if max_abs:
-        max_rel = max_abs / largest if largest else inf
+    max_rel = _ratio(max_abs, _largest(in_file))
     excess = _largest(error / joined(expected)) / (HEADROOM * factor)
     is_close = bool((error.abs() <= ATOL + RTOL * in_file.abs()).all())
     return Deviation(max_abs=max_abs, max_rel=max_rel, excess=excess, is_close=is_close)
+
+
+def _ratio(difference: float, size: float) -> float:
+    """Return a difference relative to a size, of which either may be 0."""
+    if not difference:
+        return 0.0
+    return difference / size if size else inf
 
 
 def _reason_of_shapes(recorded: list[torch.Tensor], computed: list[torch.Tensor]) -> str:

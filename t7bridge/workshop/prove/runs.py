@@ -344,7 +344,8 @@ class Run:
         is_compared: whether it is compared itself: not if only what is inside is.
         is_container: whether this is a container, whose modules have runs of their own.
         joined: the outputs of its modules, if it only joins them.
-        is_last: whether its module does not run again later in the pass, which would overwrite its output.
+        is_last: whether its module does not run again later in the pass, which would overwrite its output. True of all
+            until the first reading has ended.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
@@ -517,20 +518,29 @@ def runs(
     first_reading = Run(Place(None, path), root, input=None, model_pass=_new_pass(limits, in_other_mode))
     begun, _ = _follow(first_reading)
     _mark_last_runs(begun)
-    run_counts = Counter(id(run.obj) for run in begun)
     # In the second one, a module that runs again has no recorded output but in its last run.
-    second_reading = Run(
-        first_reading.place,
-        root,
-        input=None,
-        model_pass=_new_pass(limits, in_other_mode, run_counts),
-        is_last=first_reading.is_last,
-        first_reading=first_reading,
-    )
-    _, ended = _follow(second_reading)
+    second_pass = _new_pass(limits, in_other_mode, run_counts=Counter(id(run.obj) for run in begun))
+    _, ended = _follow(_begin_again(first_reading, second_pass))
     compared = [run for run in ended if run.is_compared]
     _note_all_writes(compared)
     return compared
+
+
+def _begin_again(first_reading: Run, second_pass: Pass) -> Run:
+    """Return the run of a model for the second reading, without runs inside.
+
+    Args:
+        first_reading: its run in the first reading.
+        second_pass: the pass in the second.
+    """
+    return Run(
+        first_reading.place,
+        first_reading.obj,
+        input=None,
+        model_pass=second_pass,
+        is_last=first_reading.is_last,
+        first_reading=first_reading,
+    )
 
 
 def _new_pass(limits: Limits, in_other_mode: bool, run_counts: Mapping[int, int] | None = None) -> Pass:
@@ -923,6 +933,7 @@ class RecordedValues(Domain[PassedValue]):
             dim: the dimension that is sliced, from 0; `None` for a list.
         """
         if dim is not None:
+            # Unlike an element of a list, Lua has to make it.
             return PassedValue(_slice_along(value.value, dim, index), is_computed=True)
         if value.items is None:
             return PassedValue(_element(value.value, index))
@@ -973,6 +984,8 @@ class RecordedValues(Domain[PassedValue]):
 
     def _in_steps(self, apply: Callable[[int], PassedValue]) -> PassedValue:
         """Call a function with the number of each step, from 0; meanwhile `call` notes in its runs which step it is.
+
+        There are as many steps as the container has recorded outputs; without these it is not called.
 
         Returns:
             The sequence that the container makes of what the steps return, which is not recorded.
@@ -1143,16 +1156,14 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
     """
     if recording.first_step and run.is_unknown_step:
         return  # it is not known which module ran: that of the first step, or of the others
-    inputs = run.input
     if recording.first_step and run.step == 1:
         # A module of its own runs the first step, on the input alone. It is shown where that of the other steps is.
         step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
+        inputs = run.input
     else:
         step_in_path, module = _copy_of_step(run)
-        states = [_state_before(run, name, field_of_user) for name, field_of_user in recording.states or ()]
-        if states:
-            inputs = [inputs, *states]
+        inputs = _with_states(run, recording)
     if not isinstance(module, TorchObject):
         return
     inside = run.add_run_inside(step_in_path, module, inputs)
@@ -1161,6 +1172,17 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
         # A copy of the cell's module, made for this step, has modules of its own inside, which share the weights of
         # those in the cell's field `modules`: the places of these are shown.
         inside.places_in_copy = _places_in_copy(run, module, recording)
+
+
+def _with_states(run: Run, recording: Recording) -> Recorded:
+    """Return what the module inside a cell takes in a step: a list of its input and its states, or the input alone.
+
+    Args:
+        run: that of the cell.
+        recording: what the cell keeps of its steps; its `states` are in the order in which the module takes them.
+    """
+    states = [_state_before(run, name, field_of_user) for name, field_of_user in recording.states or ()]
+    return [run.input, *states] if states else run.input
 
 
 def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:

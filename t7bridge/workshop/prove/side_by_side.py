@@ -389,6 +389,16 @@ class RecordedPass:
         call = self._call_of(place, layer, [args, kwargs])
         call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
+        return self._right_arguments(call, args, kwargs)
+
+    def _right_arguments(self, call: Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments that a layer gets: its own model's, with the input of the first model if it has one.
+
+        Args:
+            call: its run, whose `stored_input` and `ran_on_same_input` are set.
+            args: the positional arguments that its own model gave it.
+            kwargs: those by keyword.
+        """
         tensors = _floats([args, kwargs])
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
