@@ -237,7 +237,8 @@ def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor) -> torch.Ten
         here: what is computed in double precision, where a sum is finite that is too large for Lua's floats.
     """
     are_same = (in_file == here) | (in_file.isnan() & here.isnan())
-    return are_same | (in_file.isinf() & (here.abs() > _NEAR_LARGEST_FLOAT))
+    is_too_large = (here.abs() > _NEAR_LARGEST_FLOAT) & (here.sign() == in_file.sign())
+    return are_same | (in_file.isinf() & is_too_large)
 
 
 def _largest(values: torch.Tensor) -> float:
