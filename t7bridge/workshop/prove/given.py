@@ -112,9 +112,9 @@ def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | 
     if len(rows) * len(table) > _MOST_ELEMENTS or not bool(rows.isfinite().all()):
         return None
     nearest = torch.cdist(rows, table).argmin(1)
-    # Where zeros would be closer than the closest row, the output is that of another table.
-    by_chance = (table[nearest] - rows).square().sum(1) > rows.square().sum(1)
-    if bool(by_chance.any()):
+    # Where zeros would be closer than the closest row, the output is not of this table.
+    is_worse_than_zeros = (table[nearest] - rows).square().sum(1) > rows.square().sum(1)
+    if bool(is_worse_than_zeros.any()):
         return None
     # Of one index Lua returns one row, a vector.
     one_index = (1,)
@@ -190,8 +190,8 @@ def _columns(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Ten
 
     Args:
         conv: the live convolution.
-        matrix: the unfolding, and
-        output: the recorded output, as `_folded` has them.
+        matrix: the unfolding in the file; see `_folded`.
+        output: the recorded output, of which only the shape counts; see `_folded`.
     """
     kernel = conv.kernel_size
     rank = len(kernel)

@@ -1220,8 +1220,9 @@ def _copy_of_step(run: Run) -> tuple[str, Value]:
         run: that of the cell, which knows the step.
     """
     children = _modules_of(run.obj)
-    # Cells without the field have the module as their only one.
-    module = run.obj.get("recurrentModule") or (children[0] if children else None)
+    module = run.obj.get("recurrentModule")
+    if module is None and children:
+        module = children[0]  # cells without the field have the module as their only one
     # Where `modules` lists it, it has its place in the model there.
     step_in_path = ".recurrentModule"
     for number, child in enumerate(children, 1):
