@@ -683,11 +683,11 @@ class Memory:
                 self._gradient_writers.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
-        """Return whether any later run changed the memory of any tensor of a value.
+        """Return whether a run after one changed the memory of any tensor of a value.
 
         Args:
             value: the value.
-            number: of the run from which on later ones count, from 0; -1 if all do.
+            number: of the one, from 0: all with higher numbers count; -1 if all do.
         """
         for tensor in tensors_in(value):
             region = _region(tensor)

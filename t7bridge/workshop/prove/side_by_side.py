@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -79,8 +80,16 @@ class Digest:
             projection += float((chunks @ random) @ random[:whole_chunks])
         return cls(len(values), norm, projection / norm if norm else 0.0)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are numbers, and none is infinite."""
+        return isfinite(self.norm)
+
     def matches(self, other: Digest) -> bool:
-        """Return whether two values are the same, apart from rounding in double precision."""
+        """Return whether two values are the same, apart from rounding in double precision.
+
+        Values that are not finite match none: what is made of them might be not a number in either model.
+        """
         if self.numel != other.numel:
             return False
         is_same_norm = abs(self.norm - other.norm) <= CLOSE * max(self.norm, other.norm)
@@ -344,6 +353,15 @@ class RecordedPass:
             return start.clone()
 
         return tree_map_only(torch.Tensor, begin_at, value)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the model and its layers with weights took and returned nothing but finite numbers."""
+        digests = list(self.outputs)
+        for call in self.calls:
+            digests += call.inputs
+            digests += call.outputs
+        return all(digest.is_finite for digest in digests)
 
     def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
         """Return where tensors come from: back to the results of other layers with weights, and to the input.
@@ -809,11 +827,14 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
         training: whether normalization is in training mode. Nothing else is, so that nothing is random.
 
     Raises:
-        ModelError: the first does not accept the value.
+        ModelError: the first does not accept the value, or computes something that is not finite.
     """
     first = RecordedPass(mine, value, training)
     if first.error:
         raise ModelError(f"a model does not accept the input: {first.error}")
+    if not first.is_finite:
+        # As the logarithm of a number below 0: nothing behind it can be compared.
+        raise ModelError("a model computes no finite numbers for the input", hint="Choose one: --input in.t7.")
     second = RecordedPass(theirs, value, training, first)
     comparison = Comparison(first, second, label)
     comparison.run()

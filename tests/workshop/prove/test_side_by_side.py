@@ -16,6 +16,7 @@ from torch import nn
 import t7bridge
 from t7bridge import Table, Tensor
 from t7bridge.cli import main
+from t7bridge.errors import ModelError
 from t7bridge.workshop.prove.side_by_side import compare
 
 
@@ -277,6 +278,17 @@ def test_the_outputs_tell_whether_tokens_are_right():
             assert comparison.differing == {id(comparison.mine.calls[0])}
     comparison = compare(right[1], Called(Rows(0), lambda x: x), "Net", tokens, training=False)
     assert comparison.differences == ["Net computes another Rows: layer (layer)"]
+
+
+def test_what_is_not_finite_is_not_compared():
+    """Of the logarithm of numbers below 0, and what is made of it, nobody can say whether it is the same."""
+    x = torch.tensor([[0.5, 1.5, 2.25, 3.0]], dtype=torch.float64)
+    model = Called(Matrix(), torch.log)
+    assert compare(model, model, "Net", x, training=False).differences == []
+    with pytest.raises(ModelError, match="a model computes no finite numbers for the input"):
+        compare(model, model, "Net", -x, training=False)
+    wrong = Called(Matrix(), lambda x: (-x).log())
+    assert compare(model, wrong, "Net", x, training=False).differences
 
 
 def test_integers_made_of_other_numbers_are_no_tokens():
