@@ -192,7 +192,7 @@ class Proof(Printed):
 
     @property
     def exit_code(self) -> int:
-        """1 if a layer differs that no update explains; 0 otherwise, also if nothing is recorded."""
+        """1 if a layer differs that no update explains; 0 otherwise, also if nothing could be compared."""
         return 1 if self.unexplained else 0
 
     @property

@@ -23,8 +23,8 @@ from .proof import Proof, Subject
 class Prove:
     """Compare each layer of a model with the values that Lua Torch recorded in the same file.
 
-    Exit codes: 0 all that is recorded agrees, also if that is nothing, or all weights were updated since; 1 something
-    else differs.
+    Exit codes: 0 all that is recorded agrees, or all weights were updated since; 1 something else differs; 2 nothing
+    could be compared.
     """
 
     COMMON = ("at", "input", "expect", "all")
