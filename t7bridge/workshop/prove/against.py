@@ -6,6 +6,7 @@ May import conversion, formats, graph, nn and torchmodules.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
@@ -233,7 +234,7 @@ def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
 
 
 def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Module | Table, str]:
-    """Return the live model of a reference, or the table of a recording, and its name.
+    """Return the live model of a reference, which may be changed, or the table of a recording, and its name.
 
     Args:
         reference: a module of PyTorch or Lua, a state dict, or the path of a file or of a folder with a `model.py`.
@@ -244,7 +245,7 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         ModelError: it has no model, or only weights without a factory.
     """
     if isinstance(reference, nn.Module):
-        return reference, type(reference).__name__
+        return _copied(reference), type(reference).__name__
     if isinstance(reference, TorchObject):
         return live_module(reference, limits=limits), reference.class_name
     if isinstance(reference, Mapping) and factory is not None:
@@ -256,6 +257,25 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
     if factory is not None:
         return _from_factory(factory, torch_weights(reference, limits), path), name
     return _from_file(reference, path, name, limits)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of the user's module, which stays as it is: the copy is changed to double precision.
+
+    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
+
+    Raises:
+        ModelError: it holds something that cannot be copied.
+    """
+    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
+    for inside in module.modules():
+        for value in vars(inside).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                copies_by_id[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(module, copies_by_id)
+    except Exception as error:  # the user's classes may hold anything
+        raise ModelError(f"the module cannot be copied: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn.Module | Table, str]:

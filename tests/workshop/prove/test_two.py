@@ -176,6 +176,19 @@ def test_parameters_of_a_pair_are_those_of_the_layers():
     assert by_pair["parameters"] == t7bridge.prove(RESNET).summary()["parameters"] == 1421
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_the_module_of_the_user_stays_as_it_is():
+    """It is compared in double precision and evaluation mode, but keeps its own types and its mode."""
+    mine = TorchObject("nn.Linear", 1, Table.of({"weight": Tensor.from_numpy(np.ones((2, 3), "f4"))}))
+    plain = torch.nn.Linear(3, 2, bias=False)
+    torch.nn.init.ones_(plain.weight)
+    for theirs in (plain, torch.nn.utils.weight_norm(plain)):
+        theirs.train()
+        t7bridge.prove(mine, against=theirs, input=["2x3"])
+        assert {tensor.dtype for tensor in theirs.state_dict().values()} == {torch.float32}
+        assert theirs.training
+
+
 class OneStep(torch.nn.Module):
     """A model of one step, which takes its state and returns it, and leaves it as it is in steps of zeros."""
 
