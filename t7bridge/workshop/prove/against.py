@@ -120,7 +120,7 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
         pairs: each an input and the output that it should have, in any form of `_values`.
 
     Raises:
-        ModelError: one of them is not a pair.
+        ModelError: one of them is not a pair, or has no values.
     """
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise ModelError("a reference is not a pair of an input and an output")
@@ -128,7 +128,10 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
     recordings = [(_values(inputs, limits), _values(wanted, limits)) for inputs, wanted in pairs]
     layers = []
     for number, (inputs, wanted) in enumerate(recordings, 1):
-        layers.append(_verdict_on_whole(subject, inputs, wanted, f"pair {number}"))
+        label = f"pair {number}"
+        if not is_complete(inputs) or not is_complete(wanted):
+            raise ModelError(f"{label} has no values to compare", expected="tensors of real numbers that are not empty")
+        layers.append(_verdict_on_whole(subject, inputs, wanted, label))
     return Proof(subject.file, layers, "expected outputs")
 
 
@@ -140,12 +143,15 @@ def _values(value: Any, limits: Limits) -> Recorded:
         limits: resource limits of reading a file.
 
     Raises:
-        ModelError: it is none of these, or a shape, which has no values.
+        ModelError: it is none of these, a shape, which has no values, or of a type that numpy lacks.
     """
     if isinstance(value, (list, tuple)):
         return [_values(item, limits) for item in value]
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except (RuntimeError, TypeError) as error:  # bfloat16, sparse tensors
+            raise ModelError(f"a tensor cannot be compared: {first_line(error)}", found=str(value.dtype)) from error
     if isinstance(value, np.ndarray):
         value = Tensor.from_numpy(value)
     if isinstance(value, (Tensor, Table)):
