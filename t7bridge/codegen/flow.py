@@ -1086,17 +1086,19 @@ class Steps(StepDomain):
         block.input_count = max(count, block.input_count)
 
     def _note_lists_in_input(self, links: list[Link]) -> None:
-        """Note which elements of the input are lists, and their lengths, by the elements of them that are used.
+        """Note which elements of the input are lists, and their lengths: a graph of Lua uses all elements of each.
 
-        Lua requires that all elements are used, so the last one that is used is the last one.
+        Args:
+            links: those of the graph, whose flow has run.
         """
         list_lengths = self._body.block.list_lengths
         for source, path in links:
             value = self._node_values[source]
             # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
-                (place,) = value.path
-                list_lengths[place] = max(list_lengths.get(place, 0), path[0] + 1)
+                (index,) = value.path
+                if isinstance(index, int):  # not an element with a name
+                    list_lengths[index] = max(list_lengths.get(index, 0), path[0] + 1)
 
 
 # Layers on lists
