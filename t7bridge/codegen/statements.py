@@ -521,14 +521,15 @@ class Writer:
     def _can_have_variables(self, number: int, count: int) -> bool:
         """Return whether the results of a step, given by its number, can be assigned to as many variables.
 
-        A single result has to be used as it is; several only one by one, not as the list that the class returns.
+        A single result has to be used as it is; several only one by one, not as the list that the class returns, and
+        counted from the front: no variable would be found for the element -1.
         """
         used_elements = self._used_elements.get(number, set())
         is_used_whole = () in used_elements
         if count == 1:
             return is_used_whole
         # A damaged file may use an element that is none of them.
-        return not is_used_whole and all(index in range(-count, count) for (index,) in used_elements)
+        return not is_used_whole and all(index in range(count) for (index,) in used_elements)
 
     def _result_state_names(self) -> tuple[str, ...]:
         """Return the names of the results that are states of cells, empty for other results.

@@ -211,6 +211,16 @@ def test_more_states_than_names():
         Writer(_block_of_cells(1001))
 
 
+def test_state_counted_from_the_end():
+    """The last state of a class, selected as element -1, is not the variable of a state that is not used."""
+    inner = CodeBlock(ModuleSpec("LSTM"), "Block", result_names=("h", "c"))
+    attribute = Attribute("block", [Construction("Block", block=inner)], name="block")
+    call = Step(applied, [[Ref(0), Ref(0)]], attribute=attribute)
+    model = CodeBlock(ModuleSpec("Model"), "Model", steps=[Step(applied, []), call], result=Ref(1, (-1,)))
+    text = [line for statement in Writer(model).statements for line in lines(statement, 0)]
+    assert text == ["return self.block([input, input])[-1]"]
+
+
 def test_imports_in_the_order_of_their_names():
     """Import statements of one module do not depend on the order of a set."""
     names = [("m", "Z", ""), ("m", "B", "OwnB"), ("m", "A", "")]
