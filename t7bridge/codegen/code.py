@@ -377,7 +377,8 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets
     texts = [name + text_of(value) for name, value in items]
     if isinstance(node, ast.Tuple) and len(texts) == 1:
         texts[0] += ","  # which makes it a tuple
-    return bracketed(before + opening, texts, closing + after, indent, one_a_line)
+    is_call = isinstance(node, ast.Call)
+    return bracketed(before + opening, texts, closing + after, indent, one_a_line, are_arguments=is_call)
 
 
 def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
@@ -397,7 +398,14 @@ def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], s
     return "", [], ""
 
 
-def bracketed(before: str, items: list[str], after: str, indent: int, one_a_line: list[str] | None = None) -> list[str]:
+def bracketed(
+    before: str,
+    items: list[str],
+    after: str,
+    indent: int,
+    one_a_line: list[str] | None = None,
+    are_arguments: bool = True,
+) -> list[str]:
     """Return a bracketed list as lines, as Black does: all on one line, else the items on one, else one item a line.
 
     Args:
@@ -406,14 +414,13 @@ def bracketed(before: str, items: list[str], after: str, indent: int, one_a_line
         after: text after them.
         indent: spaces before the first line.
         one_a_line: the items with lines of their own, indented; by default each item has one line.
+        are_arguments: whether they are those of a function; what is in a list or tuple never shares a line inside.
     """
     pad = " " * indent
     joined = ", ".join(items)
     if len(f"{pad}{before}{joined}{after}") <= WIDTH:
         return [f"{pad}{before}{joined}{after}"]
-    # Black gives each item of a list, and each of several names to unpack, a line of its own.
-    is_list_or_names = before.endswith("[") or before == "("
-    if len(f"{pad}    {joined}") <= WIDTH and not is_list_or_names:
+    if are_arguments and len(f"{pad}    {joined}") <= WIDTH:
         inside = [f"{pad}    {joined}"]
     elif one_a_line is not None:
         inside = one_a_line

@@ -829,7 +829,7 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
         if len(unpacking) <= WIDTH:
             text.append(unpacking)
         else:
-            text += bracketed("(", targets, ") = inputs", 8)
+            text += bracketed("(", targets, ") = inputs", 8, are_arguments=False)
     for statement in writer.statements:
         text += lines(statement, 8)
     return text

@@ -88,6 +88,13 @@ def test_lines_are_the_expression_wherever_they_end(node, length, indent, place)
     assert ast.dump(found) == ast.dump(wanted), text
 
 
+def test_returned_values_have_a_line_each():
+    """What is returned as a tuple is not put on one line inside its brackets, as Ruff would change that."""
+    names = ["a" * 28, "b" * 40, "c" * 6]
+    statement = ast.Return(ast.Tuple([*map(ast.Name, names)]))
+    assert lines(statement, 4) == ["    return (", *(f"        {name}," for name in names), "    )"]
+
+
 def test_blocks_that_differ_in_numbers_are_one_class():
     """A residual network has a class for each kind of block, with parameters named after what they are given for."""
     text = generate(architectures()["resnet_bottleneck"]).text
