@@ -637,9 +637,15 @@ class StepDomain(walk.Domain[Value]):
         """Refuse a list of unknown length."""
         raise ClassNeededError
 
-    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list; refuse a slice of a tensor (a `dim`), or an element that a list has not."""
-        if dim is not None:  # a slice of a tensor
+    def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
+        """Return an element of a list; refuse a slice of a tensor, or an element that a list has not.
+
+        Args:
+            value: the list: of values, or a result, of which any element is taken to be there.
+            index: of the element, from 0, or from -1 backwards; or its name in a table of Lua.
+            dim: that of slices; `None` for an element.
+        """
+        if dim is not None:
             raise ClassNeededError
         if isinstance(value, list):
             is_there = isinstance(index, int) and -len(value) <= index < len(value)
@@ -931,12 +937,12 @@ class Steps(StepDomain):
             last_index = max((path[0] for path in paths_in_input), default=-1)
             self._name_input_elements(last_index + 1)
 
-    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+    def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
         """Return an element of a list.
 
         Args:
             value: the list.
-            index: of the element; negative ones count from the end.
+            index: of the element, from 0, or from -1 backwards; or its name in a table of Lua.
             dim: `None`, as the trial refuses slices of tensors.
 
         Raises:
@@ -946,12 +952,15 @@ class Steps(StepDomain):
             return super().item(value, index, dim)
         except ClassNeededError as error:
             # The trial did not know what modules inside return. Now that steps are written, it is too late for a class.
-            number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
+            assert isinstance(value, list)  # of a result, any element is taken to be there
+            place = repr(index)
+            if isinstance(index, int) and index >= 0:
+                place = str(index + 1)  # Lua counts from 1, or from -1 backwards
             raise ModelError(
                 "takes an element of a list that has no such element",
                 path=self._spec.path,
-                expected=f"one of {len(value)}" if isinstance(value, list) else "an element",
-                found=f"element {number}",
+                expected=f"one of {len(value)}",
+                found=f"element {place}",
             ) from error
 
     def elements(self, value: Value, count: int) -> list[Value]:

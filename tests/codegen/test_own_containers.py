@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from source_helpers import run_source
+from source_helpers import generate, run_source
 from torch import nn
 
 from t7bridge import Table, Tensor, TorchObject
+from t7bridge.errors import ModelError
 from t7bridge.layers import Domain, Traits, modules, register_module, unregister_layer
 from t7bridge.torchmodules import live_module
 
@@ -96,6 +97,25 @@ def layer(draw: random.Random, generator: torch.Generator) -> TorchObject:
     if name == "nn.ReLU":
         fields |= {"threshold": 0.0, "val": 0.0, "inplace": draw.random() < 0.5}
     return TorchObject(name, 1, Table.of(fields))
+
+
+@pytest.mark.parametrize(("index", "named"), [(2, "element 3"), (-3, "element -3")])
+def test_element_that_no_list_has(index: int, named: str) -> None:
+    """An element that a module inside does not return is named as in Lua: from 1, or from -1 backwards."""
+
+    def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
+        return d.item(d.call(spec, "0", value), index)
+
+    register_module("my.Element", children=modules, traits=Traits(flow=flow, transparent=True))(Container)
+    tanh = TorchObject("nn.Tanh", 1, Table.of({}))
+    pair = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.from_list([tanh, tanh])}))
+    obj = TorchObject("my.Element", 1, Table.of({"modules": Table.from_list([pair])}))
+    try:
+        with pytest.raises(ModelError) as raised:
+            generate(obj)
+        assert (raised.value.expected, raised.value.found) == ("one of 2", named)
+    finally:
+        unregister_layer("my.Element")
 
 
 def leaves(value: Any) -> list[torch.Tensor]:
