@@ -336,7 +336,11 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
         (target,) = statement.targets
         return _laid_out(f"{_without_brackets(target)} = ", value, "", indent)
     if isinstance(statement, ast.Return):
-        return _laid_out("return ", value, "", indent, has_brackets=False)
+        line = " " * indent + "return " + _without_brackets(value)
+        # Only where a tuple fits on the line it has no brackets.
+        if isinstance(value, ast.Tuple) and len(line) <= WIDTH:
+            return [line]
+        return _laid_out("return ", value, "", indent)
     return _laid_out("", value, "", indent)
 
 
@@ -346,7 +350,7 @@ def _without_brackets(node: ast.expr) -> str:
     return text[1:-1] if isinstance(node, ast.Tuple) and node.elts else text
 
 
-def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets: bool = True) -> list[str]:
+def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
     """Return an expression as lines, as Black does.
 
     It is on one line, else a sum in brackets, with a term a line, else what is in the brackets of a call or list.
@@ -356,10 +360,9 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets
         node: the expression.
         after: text after it on its last line, such as a comma.
         indent: spaces before the first line.
-        has_brackets: whether a tuple that fits on the line is in brackets; `return x, h` has none.
     """
     pad = " " * indent
-    text = text_of(node) if has_brackets else _without_brackets(node)
+    text = text_of(node)
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _has_one_argument_a_line(node):
         return [line]

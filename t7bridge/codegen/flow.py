@@ -563,7 +563,7 @@ class Body:
         return self.add_module(spec, call, value, name, form_of_output)
 
     def _add_expression(self, spec: ModuleSpec, value: Value, name: str, idiom: Idiom) -> Ref:
-        """Add a step for a module that an expression replaces, or may replace later if it works in place.
+        """Add a step for a module in whose place an expression is written; if it works in place, the module for now.
 
         Args:
             spec: the module.
@@ -576,21 +576,30 @@ class Body:
         if self.builder.has_inplace and traits(spec).copies:
             write = copying(spec, write)
         if spec.kwargs.get("inplace"):
-            # A module until `tidy` knows whether anything else reads the memory that it changes.
-            call = self.builder.construct_copied(spec)
-            return self.add_module(spec, call, value, name, idiom.form, out_of_place=write)
+            return self.add_inplace_module(spec, value, name, idiom.form, write)
         shares_memory = self.builder.memory_effects.of(spec).shares
         return self.add(Step(write, [value], form=idiom.form, shares_memory=shares_memory))
 
+    def add_inplace_module(
+        self, spec: ModuleSpec, value: Value, name: str, form: Form, out_of_place: Write | None
+    ) -> Ref:
+        """Add a step that applies a layer that changes its input, by its own class.
+
+        `tidy` may put an expression in its place, if nothing else reads the memory that the layer changes.
+
+        Args:
+            spec: the module.
+            value: its input.
+            name: its name, up to a number; empty to derive it from the name of its class.
+            form: that of its output.
+            out_of_place: makes that expression from the input; `None` if there is none.
+        """
+        ref = self.add_module(spec, self.builder.construct_copied(spec), value, name, form)
+        self.step(ref).out_of_place = out_of_place
+        return ref
+
     def add_module(
-        self,
-        spec: ModuleSpec,
-        call: Construction,
-        value: Value,
-        name: str,
-        form: Form,
-        write: Write = applied,
-        out_of_place: Write | None = None,
+        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
     ) -> Ref:
         """Add a step that applies a module; a module applied before is not stored twice.
 
@@ -601,7 +610,6 @@ class Body:
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
             write: makes the expression from the module and the input.
-            out_of_place: likewise, without a change of the input, if the module works in place and `tidy` may do so.
         """
         attribute = self._attribute_for(spec, call, name)
         effect = self.builder.memory_effects.of(spec)
@@ -611,7 +619,6 @@ class Body:
             attribute=attribute,
             # What several steps use stays a module.
             function=None if attribute.stays_separate else function_of(call),
-            out_of_place=out_of_place,
             form=form,
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
@@ -1273,10 +1280,8 @@ class Lists:
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
         write = _written_between(symbol)
         if self._spec.kwargs.get("inplace"):
-            # A module until `tidy` knows whether anything else reads the memory that it changes.
-            call = body.builder.construct_copied(self._spec)
             out_of_place = _written_of_list(write) if all(same_shapes) else None
-            return body.add_module(self._spec, call, items, name="", form=form, out_of_place=out_of_place)
+            return body.add_inplace_module(self._spec, items, "", form, out_of_place)
         operands = [*items]
         if len(items) == 1:
             write = formula("lambda x: x.clone()")  # Lua's layer, too, returns memory of its own

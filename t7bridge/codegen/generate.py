@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from symtable import symtable
 from typing import Any
@@ -226,7 +226,9 @@ def _text_of_page(
     connections += _tied_parameters(module_paths, owned, cells.plan, cells.state)
     constants = {id(cells.state[key]) for key in constant_biases(cells)}
     untrained = [*_constant_parameters(module_paths, owned, constants)]
-    return model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
+    cast_of_model, casts_of_modules = _element_types(module_paths, owned)
+    additions = _Additions(connections, untrained, cast_of_model, casts_of_modules)
+    return model_source(builder, blocks, additions, source)
 
 
 def _classes_of(
@@ -740,23 +742,30 @@ def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
     return [block for block in blocks if id(block) in used]
 
 
-def model_source(
-    builder: SourceBuilder,
-    blocks: list[CodeBlock],
-    connections: list[ast.stmt],
-    untrained: list[ast.stmt],
-    casts: tuple[str, list[ast.stmt]],
-    source: str,
-) -> str:
+@define(eq=False)
+class _Additions:
+    """What a page has besides its classes and layers, as its tensors require.
+
+    Attributes:
+        connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
+        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
+        cast_of_model: the method that sets the element type of all parameters: `double`; empty for float32.
+        casts_of_modules: statements of `load` that set that of single modules: `model.layers[3].half()`.
+    """
+
+    connections: list[ast.stmt] = field(factory=list)
+    untrained: list[ast.stmt] = field(factory=list)
+    cast_of_model: str = ""
+    casts_of_modules: list[ast.stmt] = field(factory=list)
+
+
+def model_source(builder: SourceBuilder, blocks: list[CodeBlock], additions: _Additions, source: str) -> str:
     """Return the whole file.
 
     Args:
         builder: the builder of the blocks.
         blocks: the classes, those that others contain first; the model's own is the last.
-        connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
-        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
-        casts: the method that sets the element type of all parameters: `double`, empty for float32; and the statements
-            of `load` for modules of another type.
+        additions: what the tensors of the model require.
         source: the name of the original file.
     """
     # No variable may have one of these names.
@@ -764,9 +773,8 @@ def model_source(
     *inner, model = blocks
     parts = [[piece.text] for piece in builder.copied_pieces.values()]
     parts += [_class(block, Writer(block, class_names)) for block in inner]
-    parts.append(_class(model, Writer(model, class_names), connections, untrained))
-    cast_of_model, casts_of_modules = casts
-    parts.append(_load(cast_of_model, casts_of_modules))
+    parts.append(_class(model, Writer(model, class_names), additions))
+    parts.append(_load(additions))
     # Imports come first in the page, but depend on what the parts use.
     all_lines = _head(source, _imports_of(builder, parts))
     for part in parts:
@@ -824,35 +832,32 @@ def _safe(name: str) -> str:
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
-def _class(
-    block: CodeBlock, writer: Writer, connections: Sequence[ast.stmt] = (), untrained: Sequence[ast.stmt] = ()
-) -> list[str]:
+def _class(block: CodeBlock, writer: Writer, additions: _Additions | None = None) -> list[str]:
     """Return a class as lines of source: docstring, constructor, `forward`.
 
     Args:
         block: the class.
         writer: has the statements of its `forward`.
-        connections: statements at the end of the constructor: `self.decoder.weight = self.encoder.weight`.
-        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
+        additions: of the whole model's class, what its tensors require.
     """
     text = [f"class {checked_name(block.name)}(nn.Module):", f'    """{_summary_of_class(block)}"""', ""]
     if block.attributes:  # else the constructor of nn.Module will do
-        text += [*_constructor(block, connections, untrained), ""]
+        text += [*_constructor(block, additions or _Additions()), ""]
     return text + _forward(block, writer)
 
 
-def _constructor(block: CodeBlock, connections: Sequence[ast.stmt], untrained: Sequence[ast.stmt]) -> list[str]:
-    """Return the method `__init__` as lines of source; the arguments are those of `_class`."""
+def _constructor(block: CodeBlock, additions: _Additions) -> list[str]:
+    """Return the method `__init__` of a class as lines of source: modules, connections, and what is not trained."""
     parameters = [f"{checked_name(name)}: {annotation}" for name, annotation in block.parameters.items()]
     text = bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
     text.append("        super().__init__()")
     for item in block.attributes:
         text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.as_call()), 8)
-    for statement in connections:
+    for statement in additions.connections:
         text += lines(statement, 8)
-    if untrained:
+    if additions.untrained:
         text.append("        # Lua has one bias where PyTorch adds two: the second stays zero.")
-    for statement in untrained:
+    for statement in additions.untrained:
         text += lines(statement, 8)
     return text
 
@@ -968,19 +973,14 @@ def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
     return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
 
 
-def _load(cast_of_model: str, casts_of_modules: list[ast.stmt]) -> list[str]:
-    """Return the function `load` as lines of source.
-
-    Args:
-        cast_of_model: the method that sets the element type of all parameters; empty for none.
-        casts_of_modules: statements that set that of single modules.
-    """
-    conversion = f".{cast_of_model}()" if cast_of_model else ""
+def _load(additions: _Additions) -> list[str]:
+    """Return the function `load` as lines of source; it sets element types other than float32."""
+    conversion = f".{additions.cast_of_model}()" if additions.cast_of_model else ""
     return [
         "def load(weights: str | Path | None = None) -> Model:",
         '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
         f"    model = Model(){conversion}",
-        *(line for statement in casts_of_modules for line in lines(statement, 4)),
+        *(line for statement in additions.casts_of_modules for line in lines(statement, 4)),
         '    path = weights or Path(__file__).with_name("model.pt")',
         "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",

@@ -766,11 +766,7 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
     Returns:
         The classes, those that others contain first; all calls are of these now, with arguments.
     """
-    users: dict[int, list[Construction]] = {}
-    """The constructions of each block, by its id."""
-    for block in blocks:
-        for call in _calls_of_classes(block):
-            users.setdefault(id(call.block), []).append(call)
+    users = _users_of(blocks)
     classes: list[CodeBlock] = []
     last_numbers: Counter[str] = Counter()
     """The number in the last class name given, by base name."""
@@ -786,6 +782,15 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
         for call in calls:
             call.name = call.block.name
     return classes
+
+
+def _users_of(blocks: list[CodeBlock]) -> dict[int, list[Construction]]:
+    """Return the constructions of each block, by its id; of one that none of these constructs, nothing."""
+    users: dict[int, list[Construction]] = {}
+    for block in blocks:
+        for call in _calls_of_classes(block):
+            users.setdefault(id(call.block), []).append(call)
+    return users
 
 
 def _next_class_name(base_name: str, last_numbers: Counter[str], class_names: frozenset[str]) -> str:
