@@ -17,22 +17,26 @@ from t7bridge.layers import Domain, Traits, modules, register_module, unregister
 from t7bridge.torchmodules import live_module
 
 Program = list[tuple[str, Any]]
-"""What a container does, step by step: an operation, and what it needs."""
+"""What a container does, step by step: an operation, and what it needs.
+
+Values are numbered, 0 the input, then one for each step. `call` needs a module's number and a value's, `items` and
+`concat` those of values, `item` that of a list and an index.
+"""
 
 
 def program(draw: random.Random) -> tuple[Program, int, bool]:
     """Return a random container of up to seven steps, the number of modules in it, and whether it returns a list."""
     steps: Program = []
     modules_inside = 0
-    tensors = [0]
-    lists: dict[int, int] = {}
+    tensors = [0]  # the values that modules inside accept
+    lists: dict[int, int] = {}  # the lengths of the values that are lists
     for number in range(1, 1 + draw.randint(1, 7)):
         operation = draw.choice(["call", "again", "items", "item", "concat"])
         if operation == "again" and modules_inside:
             steps.append(("call", (draw.randrange(modules_inside), draw.choice(tensors))))
         elif operation == "item" and lists:
-            chosen = draw.choice(list(lists))
-            steps.append(("item", (chosen, draw.randrange(lists[chosen]))))
+            source = draw.choice(list(lists))
+            steps.append(("item", (source, draw.randrange(lists[source]))))
         elif operation == "items":
             parts = draw.choices(tensors, k=draw.randint(1, 3))
             steps.append(("items", parts))
@@ -49,19 +53,21 @@ def program(draw: random.Random) -> tuple[Program, int, bool]:
 
 
 def flow_of(steps: Program) -> Any:
-    """The flow of a container."""
+    """The flow of a container that does what a program says."""
 
     def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
         values = [value]
         for operation, needs in steps:
             if operation == "call":
-                values.append(d.call(spec, str(needs[0]), values[needs[1]]))
+                module, source = needs
+                values.append(d.call(spec, str(module), values[source]))
             elif operation == "items":
-                values.append(d.items([values[at] for at in needs]))
+                values.append(d.items([values[source] for source in needs]))
             elif operation == "item":
-                values.append(d.item(values[needs[0]], needs[1]))
+                source, index = needs
+                values.append(d.item(values[source], index))
             else:
-                values.append(d.concat([values[at] for at in needs], 1))
+                values.append(d.concat([values[source] for source in needs], 1))
         return values[-1]
 
     return flow
@@ -71,19 +77,22 @@ class Container(nn.Sequential):
     """A container of one of the programs."""
 
     steps: Program
+    """Set before it is constructed, as constructors have no argument for it."""
 
     def forward(self, value: Any) -> Any:
-        """Return what the program does."""
+        """Return the value of the last step; as in `flow_of`, but of tensors."""
         values = [value]
         for operation, needs in self.steps:
             if operation == "call":
-                values.append(self[needs[0]](values[needs[1]]))
+                module, source = needs
+                values.append(self[module](values[source]))
             elif operation == "items":
-                values.append([values[at] for at in needs])
+                values.append([values[source] for source in needs])
             elif operation == "item":
-                values.append(values[needs[0]][needs[1]])
+                source, index = needs
+                values.append(values[source][index])
             else:
-                values.append(torch.cat([values[at] for at in needs], 1))
+                values.append(torch.cat([values[source] for source in needs], 1))
         return values[-1]
 
 
