@@ -95,7 +95,7 @@ class SourceBuilder:
         if not criterion:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
-        block = CodeBlock(spec, "Model")
+        block = CodeBlock(spec, "Model", is_whole_model=True)
         call = self.construct_copied(spec)
         # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
         # known, is called with a target.
@@ -317,9 +317,10 @@ class SourceBuilder:
         flow = traits(spec).flow
         child_count = len(spec.children)
         if flow is walk.parallel:
-            # Each output that is something needs an element of the input; one of unknown length is assumed to have all.
+            # Each output needs an element of the input; one of unknown length is assumed to have all.
             element_count = child_count if kind.items is None else len(kind.items)
-            output = self.output_kind(spec, kind)  # without elements for outputs that are nothing
+            # Its items are the outputs that are something; `None` if it is not known which are.
+            output = self.output_kind(spec, kind)
             return output.items is not None and len(output.items) <= element_count
         if flow is walk.branches and kind == ANY:
             # The input may be nothing: then steps are right if Lua fails, or if all modules return something even so.
@@ -412,7 +413,7 @@ class Body:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
             return step.element_form
-        # Of an element only its origin is known: an input of the model, or one of its own.
+        # Of an element only its origin is known: an input of the model, or one of its own. It is the same in each call.
         is_input = self.block.is_whole_model and value.is_in_input
         return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
@@ -904,7 +905,7 @@ class Trial(StepDomain):
         # A module that takes only an element of an output does not say what the whole is for.
         if isinstance(value, Ref) and _is_output(value) and not value.path:
             self.receivers[_call_of(value)] = child
-        if value is self._value:
+        if value is self._value:  # the very input, not a list that is equal
             self._calls_on_input.add(number)
 
     def _note_branches(self, outputs: Sequence[Value]) -> None:

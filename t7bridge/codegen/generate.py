@@ -383,7 +383,7 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
     Args:
         plan: the plan; it is modified.
         owned: the tensors of its modules, by the module's id and by their names in it.
-        computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
+        computed: the tensors, by id, that are not views of the file's memory; small ones are compared by content.
     """
     numbered = _Numbered(owned, computed)
     first_of_number: dict[int, ModuleSpec] = {}
@@ -486,7 +486,7 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
 
 
 def _flatten_views(modules: list[ModuleSpec]) -> None:
-    """Replace a `View(n)` by `Flatten` if the linear layer after it takes n features, and so refuses anything else.
+    """Replace a `View(n)` by `Flatten` if the linear layer after it takes n features: it refuses any other number.
 
     Args:
         modules: those of a Sequential, in order; the class of torch.nn (`plain`) of such a view is set.

@@ -429,7 +429,7 @@ class Idioms:
         if not dims or self._input_form.rank != dims:
             return None
         extents = self._input_form.known_extents()
-        # So not if a size is -1.
+        # Never if a size is -1, which stands for any number.
         keeps_elements = extents is not None and prod(extents) == prod(size)
         # One size is that of the whole example if it is -1, as many as there are elements, or what a linear layer
         # after it requires (`plain`, see `_flatten_views`).
@@ -517,7 +517,7 @@ class Idioms:
         """Write a new dimension of one example; `None` if it comes after the dimensions that Lua counts in one."""
         (dim,) = self._arguments("dim")  # that of the output, 0-based
         dims = self._example_dims
-        if self._is_beyond_example(dim - 1):  # behind the last dimension of the input, it is not beyond
+        if self._is_beyond_example(dim - 1):  # directly behind the last dimension it may be
             return None
         after = Form()
         if dims is not None and dims == self._input_form.rank:

@@ -123,8 +123,10 @@ def _join_chains(block: CodeBlock) -> None:
     shared_memory = _SharedMemory(block)
     changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
     for number, step in enumerate(block.steps):
-        source = step and _only_source(step)
-        if not step or not source or shared_memory.uses[source.step] != 1:
+        if step is None:
+            continue
+        source = _only_source(step)
+        if source is None or shared_memory.uses[source.step] != 1:
             continue
         earlier = block.steps[source.step]
         # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
@@ -561,14 +563,14 @@ class Writer:
         (index,) = value.path
         return self._numbered_state(step, step.result_names[int(index)])
 
-    def _numbered_state(self, step: Step | None, state_name: str) -> str:
+    def _numbered_state(self, step: Step, state_name: str) -> str:
         """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.
 
         The name of a state of a class, which contains cells, may have a number already.
         """
         if not state_name or state_name[-1].isdigit():
             return state_name
-        module_name = step.attribute.name if step and step.attribute else ""
+        module_name = step.attribute.name if step.attribute is not None else ""
         number = module_name[len(module_name.rstrip("0123456789")) :]
         return state_name + number
 
@@ -730,7 +732,7 @@ class Writer:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn.
 
         Args:
-            number: of the step whose value it is.
+            number: of the step whose value it is; some step uses it.
         """
         step = self._block.steps[number]
         assert step is not None
@@ -742,7 +744,7 @@ class Writer:
             choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, _MOST_LISTS_OF_PARTS)]
         choices += _VARIABLES
         name = self._first_free(choices, number)
-        self._in_use_until[name] = self._last_use.get(number, number)
+        self._in_use_until[name] = self._last_use[number]
         self.statements.append(ast.Assign([dotted(name)], self._expressions[number]))
         self._expressions[number] = dotted(name)
 
