@@ -1207,8 +1207,7 @@ class Lists:
             else:
                 write = formula("lambda module, x, h: module(x, h)")
         recurrent = traits(spec).recurrent
-        assert recurrent is not None
-        attribute_name = TORCH[recurrent.kind].base  # `lstm`, `gru` or `rnn`
+        attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""  # `lstm`, `gru`, `rnn`
         features_only = Form(rank=1)
         return self._apply_with_state(self._items, call, attribute_name, features_only, write, tuple(letters))
 
@@ -1220,7 +1219,7 @@ class Lists:
         Args:
             items: the input, and the states or the state.
             call: the construction of the module.
-            name: the name of its attribute, up to a number.
+            name: the name of its attribute, up to a number; empty to derive it from the name of its class.
             form: of its results.
             write: `applied` if the module takes the items as a list; else makes the expression from the module and each
                 of them.

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from source_helpers import generate, run_source
@@ -13,7 +14,7 @@ from torch import nn
 
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError
-from t7bridge.layers import Domain, Traits, modules, register_module, unregister_layer
+from t7bridge.layers import Domain, Row, Traits, modules, param, register_layer, register_module, unregister_layer
 from t7bridge.torchmodules import live_module
 
 Program = list[tuple[str, Any]]
@@ -125,6 +126,25 @@ def test_element_that_no_list_has(index: int, named: str) -> None:
         assert (raised.value.expected, raised.value.found) == ("one of 2", named)
     finally:
         unregister_layer("my.Element")
+
+
+def test_entry_with_all_arguments_by_name() -> None:
+    """What a layer of torch.nn takes is known where an entry names it, too: in a docstring, and of a view before it."""
+    register_layer(
+        "my.Linear",
+        params=(param("weight"), param("bias")),
+        module=Row("torch.nn.Linear", kwargs={"in_features": 4, "out_features": 2}),
+    )
+    fields = {"weight": Tensor.from_numpy(np.ones((2, 4), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
+    linear = TorchObject("my.Linear", 1, Table.of(fields))
+    view = TorchObject("nn.View", 1, Table.of({"size": Table.from_list([4.0]), "numElements": 4, "numInputDims": 3}))
+    pool = TorchObject("nn.SpatialMaxPooling", 1, Table.of({"kW": 1, "kH": 1, "dW": 1, "dH": 1, "padW": 0, "padH": 0}))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([pool, view, linear])}))
+    try:
+        assert "Take (batch, 4); return the output." in generate(linear).text
+        assert "nn.Flatten(-3)" in generate(model).text
+    finally:
+        unregister_layer("my.Linear")
 
 
 def leaves(value: Any) -> list[torch.Tensor]:
