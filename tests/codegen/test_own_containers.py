@@ -142,7 +142,7 @@ def test_entry_with_all_arguments_by_name() -> None:
     model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([pool, view, linear])}))
     try:
         assert "Take (batch, 4); return the output." in generate(linear).text
-        assert "nn.Flatten(-3)" in generate(model).text
+        assert "nn.Flatten(start_dim=-3)" in generate(model).text
     finally:
         unregister_layer("my.Linear")
 
