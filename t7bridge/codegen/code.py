@@ -372,9 +372,7 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
     opening, items, closing = _inside_brackets(node)
     if not items:  # nothing in it can be broken: the line stays too long
         return [line]
-    one_a_line: list[str] = []
-    for name, value in items:
-        one_a_line += _laid_out(name, value, ",", indent + 4)
+    one_a_line = [line for name, value in items for line in _laid_out(name, value, ",", indent + 4)]
     if _has_one_argument_a_line(node):
         return [f"{pad}{before}{opening}", *one_a_line, f"{pad}{closing}{after}"]
     texts = [name + text_of(value) for name, value in items]

@@ -566,14 +566,24 @@ def constructed_parts(target: str, args: tuple[Any, ...], kwargs: Mapping[str, A
     modules = _stored_modules(signature, bound.arguments, base == "Sequential")
     if "dtype" in signature.parameters:
         _check_element_type(signature.parameters["dtype"], bound.arguments["dtype"])
+    return _tensors_of(target, bound), modules
+
+
+def _tensors_of(target: str, bound: BoundArguments) -> dict[str, Shape]:
+    """Return the shapes of the tensors that the constructor of a class of this package makes, by name.
+
+    Args:
+        target: the class.
+        bound: the arguments.
+    """
     facts = traits_of(target)
     if facts.shapes is not None:  # as its entry says, else as those of the class that it is like
-        tensors = facts.shapes(*bound.args, **bound.kwargs)
+        sizes = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
-        tensors = constructed(facts.like, *_arguments_of(facts.like, bound))
+        sizes = constructed(facts.like, *_arguments_of(facts.like, bound))
     else:
-        tensors = {}
-    return {name: shape(size) for name, size in tensors.items()}, modules
+        return {}
+    return {name: shape(size) for name, size in sizes.items()}
 
 
 def _check_element_type(parameter: Parameter, dtype: Any) -> None:

@@ -891,15 +891,7 @@ class Trial(StepDomain):
         """
         is_called_before = child in self._called
         if self._is_for_each_element:
-            # One module is called for all elements, and a module for lists would be steps instead.
-            if _returns_list(inside) or _takes_list(inside):
-                raise ClassNeededError
-            # Lua has a copy of the module for each element, with a state and with statistics of its own; the statistics
-            # for the first element are those of the module.
-            if any(map(remembers, specs_in(inside))):
-                raise ClassNeededError
-            if is_called_before and any(map(_keeps_statistics, specs_in(inside))):
-                raise ClassNeededError
+            _check_can_be_one_for_all(inside, is_called_before)
         if self._is_for_each_element or is_called_before:
             self.repeated_children.add(child)
         # A module that takes only an element of an output does not say what the whole is for.
@@ -911,6 +903,23 @@ class Trial(StepDomain):
     def _note_branches(self, outputs: Sequence[Value]) -> None:
         """Note which of these values are outputs of calls."""
         self.branch_calls |= {_call_of(output) for output in outputs if isinstance(output, Ref) and _is_output(output)}
+
+
+def _check_can_be_one_for_all(inside: ModuleSpec, is_called_before: bool) -> None:
+    """Refuse a module that cannot be called for all elements of a list, for each of which Lua has a copy of it.
+
+    Args:
+        inside: the module.
+        is_called_before: whether it was called for an element already.
+    """
+    # It has to be one module, and a module for lists would be steps instead.
+    if _returns_list(inside) or _takes_list(inside):
+        raise ClassNeededError
+    # Each copy has a state and statistics of its own; the statistics for the first element are those of the module.
+    if any(map(remembers, specs_in(inside))):
+        raise ClassNeededError
+    if is_called_before and any(map(_keeps_statistics, specs_in(inside))):
+        raise ClassNeededError
 
 
 _OF_SEVERAL_CALLS = -(10**9)

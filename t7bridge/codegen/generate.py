@@ -649,10 +649,7 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
     for path, spec in module_paths:
         types = {tensor.element.name for tensor in owned.get(id(spec), {}).values()}
         float_types.append((path, types & {*_CAST_METHODS}))
-    counts = Counter(name for _, types in float_types for name in types)
-    usual = "float32"
-    if counts:  # there are tensors of floating point numbers
-        ((usual, _),) = counts.most_common(1)
+    usual = _most_common(name for _, types in float_types for name in types)
     statements: list[ast.stmt] = []
     for path, types in float_types:
         if len(types) != 1:
@@ -663,6 +660,12 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         if only_type != usual:
             statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[only_type])))
     return "" if usual == "float32" else _CAST_METHODS[usual], statements
+
+
+def _most_common(float_types: Iterable[str]) -> str:
+    """Return the most common of some element types, the first of several; float32 if there are none."""
+    counts = Counter(float_types)
+    return max(counts, key=counts.__getitem__, default="float32")
 
 
 def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePaths, page: dict[str, Tensor]) -> None:

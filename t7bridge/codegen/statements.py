@@ -192,7 +192,8 @@ class _SharedMemory:
     """Determines which steps write to memory that anything else uses; computed once for each step.
 
     Attributes:
-        uses: number of uses of each step's result, by the number of the step; 0 for one without use.
+        uses: number of uses of each step's result, by the number of the step; 0 for one without use. That the class
+            returns it is a use.
 
     Args:
         block: the class, whose steps stay as they are while this is in use; they may be replaced by expressions that
