@@ -645,10 +645,11 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         module_paths: the path of each module of the page.
         owned: the tensors of each module, by the module's id and by their names in it.
     """
-    float_types: list[tuple[AttributePath, set[str]]] = []
+    float_types: list[tuple[AttributePath, list[str]]] = []
+    """The different types of the floating point tensors of each module, in their order, and not in that of a set."""
     for path, spec in module_paths:
-        types = {tensor.element.name for tensor in owned.get(id(spec), {}).values()}
-        float_types.append((path, types & {*_CAST_METHODS}))
+        all_types = dict.fromkeys(tensor.element.name for tensor in owned.get(id(spec), {}).values())
+        float_types.append((path, [name for name in all_types if name in _CAST_METHODS]))
     usual = _most_common(name for _, types in float_types for name in types)
     statements: list[ast.stmt] = []
     for path, types in float_types:

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import TESTFILES, corpus, layer_files, read
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_helpers import generate, run_source
 
-from t7bridge import TorchObject
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.codegen import apply, copied, expression, lines
 from t7bridge.codegen.code import Construction, applied
 from t7bridge.codegen.statements import Writer
@@ -211,6 +212,14 @@ def _block_of_cells(count: int) -> CodeBlock:
     calls = [Step(applied, [Ref(0)], attribute=cell, result_names=("h",)) for _ in range(count)]
     states = [Ref(number) for number in range(1, count + 1)]
     return CodeBlock(ModuleSpec("Model"), "Model", steps=[Step(applied, []), *calls], result=states, attributes=[cell])
+
+
+def test_element_type_of_a_page_is_the_first_of_equally_many():
+    """A layer with two element types has the same page in each run, though sets of names have another order."""
+    for first, second, cast in (("f8", "f4", ".double()"), ("f4", "f8", ""), ("f2", "f8", ".half()")):
+        tensors = {"weight": Tensor.from_numpy(np.ones((2, 3), first)), "bias": Tensor.from_numpy(np.ones(2, second))}
+        text = generate(TorchObject("nn.Linear", 1, Table.of(tensors))).text
+        assert f"    model = Model(){cast}\n" in text
 
 
 def test_more_states_than_names():
