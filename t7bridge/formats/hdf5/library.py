@@ -80,7 +80,7 @@ class LibraryFile:
 
         Each message is a dict: `object` is `group`, `data set`, `text`, `link` (to a data set met before) or `left
         out`. All but the first, which is about the root group, have the number of the group they are in under `in`, and
-        a name under `name`. What else they have depends on `object`: see `child._list`.
+        a name under `name`. What else they have depends on `object`: see `child._Listing`.
 
         Args:
             text_bytes: how long the strings in a data set may be together; the file is refused if they are longer.
@@ -126,30 +126,31 @@ class LibraryFile:
             UnsupportedError: as the process reports.
         """
         seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
+        message: dict[str, Any] = {}  # the last one, which says where reading was at an error
         with _in_use:  # until the last answer was taken: one process serves all files
             library = _started(self._limits.library_bytes)
-            closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
-            full_question = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
-            failure: T7BridgeError | None = None
             is_answered = False
-            message: dict[str, Any] = {}  # the last one, which says where reading was at an error
             try:
-                for message, payload in library.ask(self._source, full_question, seconds):
+                for message, payload in library.ask(self._source, self._with_file(question), seconds):
                     if "error" in message:
-                        failure = self._failure(str(message["error"]), str(message["message"]))
                         break
                     yield message, payload
-                is_answered = failure is None
+                is_answered = "error" not in message
             except _ENDED as error:
-                library.end()
+                library.end()  # its exit code is known from then on
                 raise self._located(self._ended(library), path_of(message)) from error
             finally:
-                # Also if the caller has taken only some answers: the others would be those to the next question.
+                # Ended too after an error, which may have left HDF5 in any state; and if the caller has not taken all
+                # answers: the others would be those to the next question.
                 if not is_answered:
                     library.end()
-        # Not inside of `try`, which would take it for the end of the process: most are a ValueError, one of `_ENDED`.
-        if failure is not None:
-            raise self._located(failure, path_of(message))
+        if not is_answered:
+            raise self._located(self._failure(message), path_of(message))
+
+    def _with_file(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return a question with the file that it is about, and the files to close, which are told only once."""
+        closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
+        return {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
 
     def _located(self, error: T7BridgeError, path: str) -> T7BridgeError:
         """Return an error after setting its file and path."""
@@ -163,9 +164,14 @@ class LibraryFile:
             return self._limits.exceeded("library_seconds", "the HDF5 library takes too long to read it")
         return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
 
-    def _failure(self, kind: str, message: str) -> T7BridgeError:
-        """Return the error that the child reports: its kind, see `child.Refusal`, and the text of the library."""
-        message = printable(message)[:_LONGEST_TEXT]
+    def _failure(self, report: dict[str, Any]) -> T7BridgeError:
+        """Return the error that the child reports.
+
+        Args:
+            report: with its kind under `error`, see `child.Refusal`, and the text of the library under `message`.
+        """
+        kind = report["error"]
+        message = printable(str(report.get("message")))[:_LONGEST_TEXT]
         if kind == "unsupported":
             return UnsupportedError(message)
         if kind == "filter":
@@ -209,6 +215,7 @@ class _Opened:
         if file.fd is None or start:  # in memory, or a part of another file
             return cls()
         status = os.fstat(file.fd)
+        # The size that the source has is that when it was opened: the file may have grown since.
         state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, source.size)
         opened = _opened_files.get(state)
         if opened is None:
@@ -252,6 +259,10 @@ class _Library:
             )
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
+        assert self._process.stdin is not None  # as it was asked for
+        assert self._process.stdout is not None
+        self._questions: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
 
     @property
@@ -271,10 +282,6 @@ class _Library:
             OSError, EOFError, ValueError, TypeError, KeyError, RecursionError: the process has ended, or sends what is
                 not a message (`_ENDED`). It cannot be asked again; nor can it if not all answers are taken.
         """
-        questions = self._process.stdin
-        answers = self._process.stdout
-        if questions is None or answers is None:  # never, as they were asked for: for the type checker
-            raise EOFError
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS  # for `_watch`
         answered = threading.Event()
         if IS_WINDOWS:
@@ -282,21 +289,21 @@ class _Library:
             # garbage, and wait for ever for h5py's lock, which the program holds while h5py calls it.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
-            questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
-            questions.flush()
-            while True:
-                message = _message_from(answers)
-                if "done" in message:
-                    return
+            self._send(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
+            while "done" not in (message := _message_from(self._answers)):
                 if "bytes" in message:  # not an answer: the library needs bytes of the file
                     offset, length = message["bytes"]
                     data = self._served_bytes(source, offset, length)
-                    questions.write(b"%d\n" % len(data) + data)
-                    questions.flush()
+                    self._send(b"%d\n" % len(data) + data)
                 else:
-                    yield message, _payload_from(answers, message)
+                    yield message, _payload_from(self._answers, message)
         finally:
             answered.set()
+
+    def _send(self, data: bytes) -> None:
+        """Write a question, or bytes that were asked for."""
+        self._questions.write(data)
+        self._questions.flush()
 
     def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
         """Return bytes of the file, fewer than asked for only where it ends.
