@@ -6,13 +6,12 @@ The whole layout is described in `docs/format-t7.md`. Source: torch7 814ea4a, `F
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from attrs import field, validators
 
-from ...data import define, pattern
+from ...data import define
 from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
@@ -40,8 +39,8 @@ FULL_DIGITS, OLD_DIGITS = 17, 6
 """Digits of numbers in ascii: those with which a double is written exactly; and those of `%g`, which Torch wrote until
 2014 and 2015 (docs/format-t7.md)."""
 
-VERSION_PATTERN = pattern(rb"V (.*)\Z", re.DOTALL)
-"""The string before a class name; a string that does not match is the class name itself, without a version."""
+VERSION_PREFIX = b"V "
+"""Begins the string before a class name, the version; a string without it is the class name itself, of an old file."""
 
 VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")
 """Releases whose nn modules wrote their fields one after another, by their first months; the first is current Torch."""
