@@ -136,19 +136,23 @@ def possible_layouts(
             return [T7Layout(encoding="ascii")]
     elif encoding not in (None, "binary"):
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
-    layouts = list(BINARY_LAYOUTS)
-    # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
-    if_little = abs(int.from_bytes(head[:4], "little", signed=True))
-    if_big = abs(int.from_bytes(head[:4], "big", signed=True))
-    if if_big < if_little:
-        layouts.sort(key=lambda layout: layout.byte_order != "big")  # big first; 8-byte longs stay before 4-byte ones
-    if byte_order is not None:
-        layouts = [layout for layout in layouts if layout.byte_order == byte_order]
-    if long_size is not None:
-        layouts = [layout for layout in layouts if layout.long_size == long_size]
+    layouts = []
+    for layout in _likely_binary_layouts(head):
+        if byte_order in (None, layout.byte_order) and long_size in (None, layout.long_size):
+            layouts.append(layout)
     if not layouts:
         raise ModelError("unknown layout", expected="byte order little or big, long size 4 or 8")
     return layouts
+
+
+def _likely_binary_layouts(head: bytes) -> list[T7Layout]:
+    """Return all binary layouts, the most likely first, by the first bytes of a file."""
+    # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
+    if_little = abs(int.from_bytes(head[:4], "little", signed=True))
+    if_big = abs(int.from_bytes(head[:4], "big", signed=True))
+    likely_order = "big" if if_big < if_little else "little"
+    # Of each byte order, longs of 8 bytes stay before those of 4.
+    return sorted(BINARY_LAYOUTS, key=lambda layout: layout.byte_order != likely_order)
 
 
 def _refuse_other_formats(source: ByteSource, head: bytes) -> None:
@@ -175,7 +179,11 @@ _LONGEST_NUMBER = 40
 
 
 def _looks_like_text(head: bytes) -> bool:
-    """Return whether the first word is a number and text follows: a file in ascii."""
+    """Return whether a file is in ascii, by its first bytes: its first word is a number.
+
+    A `.t7` begins with a tag, an integer. But what `T7Reader` reads may begin with any number, as Lua's `writeDouble`
+    writes it.
+    """
     words = head.lstrip()[:_LONGEST_NUMBER].split(maxsplit=1)
     if not words:
         return False
@@ -184,8 +192,9 @@ def _looks_like_text(head: bytes) -> bool:
         float(first_word)
     except ValueError:
         return False
-    # A file that is one word only must be a tag: `nan` and `inf` are words too.
-    return len(head) > len(first_word) or first_word.isdigit()
+    # A file that is this word only, without white space, must be a tag: `nan` and `inf` are words too.
+    is_whole_file = head == first_word
+    return not is_whole_file or first_word.isdigit()
 
 
 WINDOW_BYTES = 1 << 20
@@ -339,12 +348,7 @@ class Window:
         elif tag == STRING:
             item = self.read_raw(self.read_int("a string's length"), "a string")
         elif tag == BOOLEAN:
-            # In binary an error is at the number; in ascii after it, where the position is then.
-            offset = None if self.is_text else self.position
-            number = self.read_int("a boolean")
-            if number not in (0, 1):
-                raise self.no_boolean(number, offset)
-            item = number == 1
+            item = self._read_boolean()
         elif tag != NIL:
             # An object: its tag is read again by whoever reads objects.
             self.position = start
@@ -358,6 +362,19 @@ class Window:
         else:
             keys.append(item)
         return True
+
+    def _read_boolean(self) -> bool:
+        """Read a boolean, whose tag was read.
+
+        Raises:
+            CorruptError: it is neither 0 nor 1.
+        """
+        # In binary an error is at the number; in ascii after it, where the position is then.
+        offset = None if self.is_text else self.position
+        number = self.read_int("a boolean")
+        if number not in (0, 1):
+            raise self.no_boolean(number, offset)
+        return number == 1
 
     def _require_scalar(self, tag: int) -> None:
         """Check that the rest of a scalar can follow its tag, which was read; text is checked as it is read."""
