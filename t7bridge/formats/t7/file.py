@@ -102,12 +102,14 @@ class _Values:
     def __init__(self, reader: T7Reader, first: Value) -> None:
         self.reader = reader
         self.roots: list[Value] = []
-        # Of each of them the offset after it, and its encoding as arguments of `T7Reader`.
         self.ends: list[int] = []
+        """Of each value the offset after it."""
         self.encodings: list[dict[str, Any]] = []
+        """Of each value its encoding as arguments of `T7Reader`."""
         self._object_count = 0
         """Number of objects in these values."""
-        self.reason = ""  # why reading stopped; see `read_rest`
+        self.reason = ""
+        """Why reading stopped; empty before `read_rest`."""
         self._add(first)
 
     @classmethod
@@ -124,7 +126,10 @@ class _Values:
         self.encodings.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
 
     def read_rest(self) -> _Values:
-        """Read the values after the first one, up to the end or to bytes that are not a value; return this object."""
+        """Read the values after the first one, up to the end or to bytes that are not a value; return this object.
+
+        These bytes may be the record of a `.pt`, which stops reading without a reason.
+        """
         reader = self.reader
         while not reader.at_end and reader.source.read(reader.position, len(PT_RECORD_START)) != PT_RECORD_START:
             try:
@@ -145,17 +150,18 @@ class _Values:
         return self.reader.source.size - self.ends[-1]
 
     def content(self, rest_bytes: int) -> T7File:
-        """Return the content of the file, when nothing more is read.
+        """Return the content of the file, when nothing more is read: the reader forgets its objects.
 
         Args:
             rest_bytes: how many of the last bytes of the file are not part of a value.
         """
         reader = self.reader
-        count = len(self.roots)
-        which = "the value" if count == 1 else f"the last of {count} values"
-        verb = "is" if rest_bytes == 1 else "are"
-        text = f"{counted(rest_bytes, 'byte')} after {which} {verb} not a value: {self.reason}"
-        message = text if self.reason else ""
+        message = ""
+        if self.reason:
+            count = len(self.roots)
+            which = "the value" if count == 1 else f"the last of {count} values"
+            verb = "is" if rest_bytes == 1 else "are"
+            message = f"{counted(rest_bytes, 'byte')} after {which} {verb} not a value: {self.reason}"
         rest = reader.source.window(reader.source.size - rest_bytes, rest_bytes)
         # A value that could not be read may have added objects.
         objects_of_values = reader.objects[: self._object_count]
@@ -261,28 +267,30 @@ def _refuse_unexplained(values: _Values) -> None:
         return
     source = values.reader.source
     first_value = values.roots[0]
-    first_end = values.ends[0]
-    last_end = values.ends[-1]
     if _is_empty(first_value):
-        # What follows an empty table may be read as values by accident, and does not count. It is refused if that is
-        # more than half of the file.
-        unexplained_bytes = source.size - first_end
-        is_refused = unexplained_bytes > first_end
+        # What follows an empty table may be read as values by accident, and does not count.
+        explained_bytes = values.ends[0]
+        is_refused = source.size - explained_bytes > explained_bytes  # more than half of the file
     else:
-        unexplained_bytes = values.bytes_after
-        are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        # More than half of the file again. A nil explains nothing, as zeros are read as nil.
-        is_mostly_unexplained = first_value is None or unexplained_bytes > last_end
-        is_refused = bool(values.reason) and are_scalars and is_mostly_unexplained
+        explained_bytes = values.ends[-1]
+        is_refused = bool(values.reason) and _explain_little(values)
     if is_refused:
         raise CorruptError(
             f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",
             file=source.name,
-            offset=source.size - unexplained_bytes,
+            offset=explained_bytes,
             expected="the end of the file",
-            found=f"{unexplained_bytes} bytes more",
+            found=f"{source.size - explained_bytes} bytes more",
             hint="It is not a .t7, or damaged at its beginning.",
         )
+
+
+def _explain_little(values: _Values) -> bool:
+    """Return whether values are scalars that may have been read by accident: nil, or less than half of the file."""
+    are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
+    is_less_than_half = values.bytes_after > values.ends[-1]
+    starts_with_nil = values.roots[0] is None  # which zeros are read as
+    return are_scalars and (starts_with_nil or is_less_than_half)
 
 
 def _is_empty(value: Value) -> bool:
@@ -314,10 +322,14 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
 
     @cache
     def content() -> T7File:
+        if start:  # only the caller knows what the rest of the file is
+            return _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0)
+        return read_t7(opened, limits)
+
+    def forget() -> None:
+        # From a file object in the middle it could not be read again: the position may be another by then.
         if not start:
-            return read_t7(opened, limits)
-        # Only the caller knows what the rest of the file is.
-        return _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0)
+            content.cache_clear()
 
     return Document(
         "t7",
@@ -326,8 +338,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        # From a file object in the middle it could not be read again: the position may be another by then.
-        forget=lambda: None if start else content.cache_clear(),
+        forget=forget,
     )
 
 
@@ -345,7 +356,7 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
     """
     from .writer import T7Writer  # which readers do not need
 
-    writer = T7Writer(output, layout or T7Layout())
+    writer = T7Writer(output, layout)
     writer.write_object(value)
     written = T7File([value], writer.layout, objects=writer.objects)
     return Written(written.tensors, written.storages)
