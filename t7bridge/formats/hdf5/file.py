@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from ...data import np
@@ -159,15 +160,16 @@ class _Reader:
 
     def _list(self) -> None:
         """Read the groups and data sets, but no elements of tensors: sets metadata, paths and values of this reader."""
-        for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
-            if len(self._paths) + len(self._values) > self._limits.archive_members:
-                raise self._limits.exceeded("archive_members", "has too many groups and data sets")
-            if not self._paths:
-                # The first message is about the root group, whose texts are metadata. Texts of others are left out.
-                self._paths.append(((), []))
-                self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
-                self._count_attributes((), message)
-            else:
+        # Closed at an error, too: until then no other question can be asked.
+        with closing(self._file.listing(max(0, self._inflation.bytes_left), self._path_of)) as messages:
+            # The first message is about the root group, whose texts are metadata. Texts of others are left out.
+            root = next(messages)
+            self._paths.append(((), []))
+            self.metadata = {_name(name): _name(text) for name, text in root["texts"].items()}
+            self._count_attributes((), root)
+            for number, message in enumerate(messages, start=1):
+                if number > self._limits.archive_members:
+                    raise self._limits.exceeded("archive_members", "has too many groups and data sets")
                 group, group_names = self._paths[message["in"]]
                 name = message["name"]
                 path = (*group, _name(name))

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from itertools import count
 from typing import IO, Any
@@ -75,7 +75,7 @@ class LibraryFile:
         self._opened = _Opened.of(source)
         """The file as the child has it open: kept, as the child closes it when nobody has it."""
 
-    def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
+    def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Generator[dict[str, Any]]:
         """Ask for everything in the file but elements, and yield what `child` says about each group and data set.
 
         Each message is a dict: `object` is `group`, `data set`, `text`, `link` (to a data set met before) or `left
