@@ -691,7 +691,7 @@ def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
         dtype: their type in memory, in the byte order of the file.
     """
     while kind.get_class() in (h5t.ARRAY, h5t.ENUM):
-        kind = kind.get_super()
+        kind = kind.get_super()  # of the elements of an array; of the numbers of an enumeration
     if kind.get_class() in (h5t.INTEGER, h5t.BITFIELD):
         # HDF5 has integers whose bits are only a part of their bytes.
         uses_all_bits = kind.get_offset() == 0 and kind.get_precision() == 8 * kind.get_size()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -449,23 +449,42 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
         UnsupportedError: h5py is not installed, or HDF5 has no such elements.
         WriteError: the disk reports an error.
     """
-    h5py = _h5py()
     named = NamedTensors.of(value)
-    _check_elements(named)
     texts = dict(_attributes_of_metadata(named.metadata))
-    try:
-        with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
-            places = list(_lay_out(h5py, file, named))
-            for attribute, text in texts.values():
-                file.attrs[attribute] = text
-    except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
-        raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
+    places = _write_but_elements(output, named, texts.values())
     # h5py has closed the file, so that nobody else writes it.
     for offset, tensor in places:
         output.place(offset, content(tensor))
     output.wait()
     left_out = tuple(name for name in named.metadata if name not in texts)
     return Written(len(named.tensors), named.storages, left_out)
+
+
+def _write_but_elements(
+    output: FileOutput, named: NamedTensors, attributes: Iterable[tuple[str, str]]
+) -> list[tuple[int, Tensor]]:
+    """Write a file with h5py, but no elements; return the position of the elements of each data set, and its tensor.
+
+    Args:
+        output: the file.
+        named: the tensors.
+        attributes: name and text of each attribute of the root group.
+
+    Raises:
+        UnsupportedError: h5py is not installed, or HDF5 has no such elements.
+        WriteError: the disk reports an error.
+    """
+    h5py = _h5py()
+    _check_elements(named)
+    try:
+        # The order of the tensors is kept. No lock is needed, as nobody else knows the file yet.
+        with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
+            places = list(_lay_out(h5py, file, named))
+            for name, text in attributes:
+                file.attrs[name] = text
+            return places
+    except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
+        raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
 
 
 def _check_elements(named: NamedTensors) -> None:
@@ -476,18 +495,18 @@ def _check_elements(named: NamedTensors) -> None:
 
 
 def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield for each string the name that it has, and name and text of its attribute.
+    """Yield for each text of the metadata its name, and name and text of the attribute that it becomes.
 
-    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A string
+    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A text
     that is too long is skipped, and one whose attribute would have the name of an earlier one.
     """
     attribute_names: set[bytes] = set()
     for name, text in metadata.items():
         attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace") or b"_"
-        value = text.encode("utf-8", "backslashreplace")
+        value = text.replace("\0", "_").encode("utf-8", "backslashreplace")
         if len(attribute) + len(value) <= _MOST_ATTRIBUTE and attribute not in attribute_names:
             attribute_names.add(attribute)
-            yield name, (attribute.decode(), value.replace(b"\0", b"_").decode())
+            yield name, (attribute.decode(), value.decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
@@ -545,7 +564,7 @@ def _group_below(file: Any, names: list[str]) -> Any:
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
-    """Create a contiguous data set with space allocated, but without data; return it.
+    """Create a contiguous data set whose elements have their place in the file, but are not written; return it.
 
     Args:
         h5py: the module.
@@ -556,12 +575,11 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)  # the same input results in the same bytes
     plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # by default no place is chosen before elements are written
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    dtype = np.dtype(tensor.element.code).newbyteorder("<")
-    kind = h5py.h5t.py_create(dtype, logical=True)
+    kind = h5py.h5t.py_create(np.dtype(tensor.element.code).newbyteorder("<"))
     space = h5py.h5s.create_simple(tensor.shape) if tensor.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.Dataset(h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, plan))
+    return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, plan))
 
 
 def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:

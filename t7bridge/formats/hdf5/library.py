@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from itertools import count
 from typing import IO, Any
@@ -38,6 +39,8 @@ _LONGEST_TEXT = 200
 """Characters of a message of the library in an error."""
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
 """The exit code of a process that has used up its processor time."""
+_Answer = tuple[dict[str, Any], bytes]
+"""A message of the process, and the bytes after it, none for most."""
 _ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
 """What using the pipes raises when the process has ended, or sends what is not a message."""
 
@@ -111,9 +114,7 @@ class LibraryFile:
         answers = [payload for _, payload in self._ask(question, lambda _: path)]
         return b"".join(answers)
 
-    def _ask(
-        self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]
-    ) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _ask(self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]) -> Iterator[_Answer]:
         """Yield the answers to a question, each with its bytes.
 
         Args:
@@ -129,22 +130,14 @@ class LibraryFile:
         message: dict[str, Any] = {}  # the last one, which says where reading was at an error
         with _in_use:  # until the last answer was taken: one process serves all files
             library = _started(self._limits.library_bytes)
-            is_answered = False
             try:
-                for message, payload in library.ask(self._source, self._with_file(question), seconds):
-                    if "error" in message:
-                        break
-                    yield message, payload
-                is_answered = "error" not in message
+                with closing(library.ask(self._source, self._with_file(question), seconds)) as answers:
+                    for message, payload in answers:
+                        if "error" not in message:
+                            yield message, payload
             except _ENDED as error:
-                library.end()  # its exit code is known from then on
                 raise self._located(self._ended(library), path_of(message)) from error
-            finally:
-                # Ended too after an error, which may have left HDF5 in any state; and if the caller has not taken all
-                # answers: the others would be those to the next question.
-                if not is_answered:
-                    library.end()
-        if not is_answered:
+        if "error" in message:
             raise self._located(self._failure(message), path_of(message))
 
     def _with_file(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -270,8 +263,11 @@ class _Library:
         """The exit code of the process that has ended; minus the number of the signal, if one ended it."""
         return self._process.returncode
 
-    def ask(self, source: ByteSource, question: dict[str, Any], seconds: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def ask(self, source: ByteSource, question: dict[str, Any], seconds: int) -> Generator[_Answer]:
         """Yield the answers to a question, each with its bytes, and serve the file meanwhile.
+
+        If not all answers are taken, the process is ended: the others would be those to the next question. It is also
+        ended after an error, which the last answer reports: HDF5 may be in any state then.
 
         Args:
             source: the file.
@@ -280,7 +276,7 @@ class _Library:
 
         Raises:
             OSError, EOFError, ValueError, TypeError, KeyError, RecursionError: the process has ended, or sends what is
-                not a message (`_ENDED`). It cannot be asked again; nor can it if not all answers are taken.
+                not a message (`_ENDED`).
         """
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS  # for `_watch`
         answered = threading.Event()
@@ -288,46 +284,49 @@ class _Library:
             # Elsewhere the process limits its own time, and no thread is started: it might collect the program's
             # garbage, and wait for ever for h5py's lock, which the program holds while h5py calls it.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
+        message: dict[str, Any] = {}
         try:
             self._send(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
-            while "done" not in (message := _message_from(self._answers)):
+            while "done" not in message and "error" not in message:
+                message = _message_from(self._answers)
                 if "bytes" in message:  # not an answer: the library needs bytes of the file
-                    offset, length = message["bytes"]
-                    data = self._served_bytes(source, offset, length)
-                    self._send(b"%d\n" % len(data) + data)
-                else:
+                    self._serve(source, message["bytes"])
+                elif "done" not in message:
                     yield message, _payload_from(self._answers, message)
         finally:
             answered.set()
+            if "done" not in message:
+                self.end()
 
     def _send(self, data: bytes) -> None:
         """Write a question, or bytes that were asked for."""
         self._questions.write(data)
         self._questions.flush()
 
-    def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Return bytes of the file, fewer than asked for only where it ends.
+    def _serve(self, source: ByteSource, span: list[int]) -> None:
+        """Send bytes of the file to the process, fewer than it asks for only where the file ends.
 
         The time that reading them takes, as from an address, is not the library's.
 
         Args:
             source: the file.
-            offset: of the first byte, as the process asks for it.
-            length: number of bytes, at most `LARGEST_READ`, which is the most that `child` asks for at once.
+            span: offset of the first byte and number of bytes, as the process asks for them: at most `LARGEST_READ`.
 
         Raises:
             ValueError: the process asks for bytes from behind the end, or for too many.
         """
+        offset, length = span
         if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
         began = time.monotonic()
         self._is_serving = True
         try:
-            return source.read(offset, length)
+            data = source.read(offset, length)
         finally:
             # In this order: `_watch`, in its thread, looks at the deadline as soon as nothing is served.
             self._deadline += time.monotonic() - began
             self._is_serving = False
+        self._send(b"%d\n" % len(data) + data)
 
     def _watch(self, answered: threading.Event) -> None:
         """End the process when its time is over, where it cannot limit that itself. Runs in a thread of its own.
@@ -335,6 +334,7 @@ class _Library:
         Args:
             answered: set when the question is answered; then this returns.
         """
+        # While bytes are served, after the deadline, it looks again every tenth of a second.
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
                 self.ran_out_of_time = True

@@ -134,7 +134,7 @@ def possible_layouts(
         _refuse_other_formats(source, head)
         if _looks_like_text(head):
             return [T7Layout(encoding="ascii")]
-    elif encoding not in (None, "binary"):
+    elif encoding not in (None, "binary"):  # without one, a byte order or a size of longs is that of a binary file
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
     layouts = []
     for layout in _likely_binary_layouts(head):
