@@ -127,32 +127,40 @@ def possible_layouts(
         ModelError: a given value is invalid.
         UnknownFormatError: nothing is given, and the file is in another format.
     """
-    if encoding == "ascii":
-        return [T7Layout(encoding="ascii")]
-    head = source.read(start, HEAD_BYTES)
-    if encoding is None and byte_order is None and long_size is None:
-        _refuse_other_formats(source, head)
-        if _looks_like_text(head):
-            return [T7Layout(encoding="ascii")]
-    elif encoding not in (None, "binary"):  # without one, a byte order or a size of longs is that of a binary file
+    if encoding not in (None, "binary", "ascii"):
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
+    head = source.read(start, HEAD_BYTES)
+    is_nothing_given = encoding is None and byte_order is None and long_size is None
+    if is_nothing_given:
+        _refuse_other_formats(source, head)
+    if encoding == "ascii" or (is_nothing_given and _looks_like_text(head)):
+        return [T7Layout(encoding="ascii")]
+    return _binary_layouts(head, byte_order, long_size)
+
+
+def _binary_layouts(head: bytes, byte_order: str | None, long_size: int | None) -> list[T7Layout]:
+    """Return the binary layouts that a file may have, the most likely first.
+
+    Args:
+        head: its first bytes.
+        byte_order: `little` or `big`, if known.
+        long_size: 4 or 8, if known.
+
+    Raises:
+        ModelError: a given value is invalid.
+    """
+    # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
+    if_little = abs(int.from_bytes(head[:4], "little", signed=True))
+    if_big = abs(int.from_bytes(head[:4], "big", signed=True))
+    likely_order = "big" if if_big < if_little else "little"
     layouts = []
-    for layout in _likely_binary_layouts(head):
+    # Those of the likely order first; of each order, longs of 8 bytes stay before those of 4.
+    for layout in sorted(BINARY_LAYOUTS, key=lambda layout: layout.byte_order != likely_order):
         if byte_order in (None, layout.byte_order) and long_size in (None, layout.long_size):
             layouts.append(layout)
     if not layouts:
         raise ModelError("unknown layout", expected="byte order little or big, long size 4 or 8")
     return layouts
-
-
-def _likely_binary_layouts(head: bytes) -> list[T7Layout]:
-    """Return all binary layouts, the most likely first, by the first bytes of a file."""
-    # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
-    if_little = abs(int.from_bytes(head[:4], "little", signed=True))
-    if_big = abs(int.from_bytes(head[:4], "big", signed=True))
-    likely_order = "big" if if_big < if_little else "little"
-    # Of each byte order, longs of 8 bytes stay before those of 4.
-    return sorted(BINARY_LAYOUTS, key=lambda layout: layout.byte_order != likely_order)
 
 
 def _refuse_other_formats(source: ByteSource, head: bytes) -> None:

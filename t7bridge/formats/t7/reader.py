@@ -420,6 +420,8 @@ class ObjectReader:
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout.
 
+        External storages are not given back: with these there is only one layout.
+
         Args:
             owner: as of the class.
             position: of the first byte to read.
@@ -482,7 +484,7 @@ class ObjectReader:
                 counts.pop()
                 if counts:
                     counts[-1] = self._put(path[-1], counts[-1], value)
-        return value
+        return value  # the outermost, which was complete last
 
     def _scalar(self) -> list[Value]:
         """Read a scalar, returned as the one item of a list; an empty list if an object follows, which is not read."""
@@ -503,14 +505,13 @@ class ObjectReader:
         stream = self.stream
         if tag not in tags.OBJECTS:
             raise self._unknown_tag(tag)
-        number = -1  # none
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             self._unnumbered_functions += 1
-        else:
-            number = stream.read_int("an object's number")
-            earlier_object = self._object_of_number(number)
-            if earlier_object is not _MISSING:
-                return self._checked_reference(earlier_object, number, tag), 0
+            return self._open_function(tag), 1  # its upvalues are one value
+        number = stream.read_int("an object's number")
+        earlier_object = self._object_of_number(number)
+        if earlier_object is not _MISSING:
+            return self._checked_reference(earlier_object, number, tag), 0
         if tag == tags.TORCH:
             return self._open_torch(number)
         if tag == tags.TABLE:
@@ -519,17 +520,20 @@ class ObjectReader:
             table = Table()
             self._remember(number, table)
             return table, count
-        code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
-        function = LuaFunction(code, tag=tag)
-        if tag != tags.FUNCTION_WITHOUT_INDEX:
-            self._remember(number, function)
-        return function, 1  # its upvalues are one value
+        function = self._open_function(tag)
+        self._remember(number, function)
+        return function, 1
+
+    def _open_function(self, tag: int) -> LuaFunction:
+        """Read a function up to its upvalues, of the kind that a tag, which was read, says."""
+        length = self.stream.read_int("the length of a function's bytecode")
+        return LuaFunction(self.stream.read_raw(length, "a function's bytecode"), tag=tag)
 
     def _unknown_tag(self, tag: int) -> CorruptError:
         """Return the error for a tag, which was read, that is neither a scalar's nor an object's."""
-        position = self.stream.position
-        # In binary the place of the tag, 4 bytes; in ascii that after it.
-        offset = max(0, position - 4) if isinstance(self.stream, BinaryInput) else position
+        offset = self.stream.position
+        if isinstance(self.stream, BinaryInput):
+            offset = max(0, offset - 4)  # the place of the tag; in ascii it has no fixed length
         return CorruptError(
             f"unknown type tag {tag}",
             offset=offset,
@@ -647,16 +651,7 @@ class ObjectReader:
             return tensor, 1  # its storage
         if name in _TDS:
             return self._open_tds(number, version, name)
-        name = intern(name)  # one text for all objects of a class
-        payload = payload_of(name, version, self.stream.layout.vintage)
-        if payload is None:
-            obj = TorchObject(name, version, fields=None)
-            self._remember(number, obj)
-            return obj, 1  # the table of its fields
-        obj = TorchObject(name, version)  # with an empty table, which the payload may fill
-        self._remember(number, obj)
-        self._read_payload(obj, payload)
-        return obj, 0
+        return self._open_object(number, version, name)
 
     def _read_class(self) -> tuple[int | None, str]:
         """Read the class of a Torch object; return its version, `None` without one, as in old files, and the name.
@@ -690,9 +685,30 @@ class ObjectReader:
         collection = _TDS[name](lua_class=name, version=version)
         self._remember(number, collection)
         count = self.stream.read_long("the number of entries")
-        is_hash = isinstance(collection, TdsHash)
-        self.stream.require(count, _LEAST_ENTRY_BYTES if is_hash else _LEAST_VALUE_BYTES, f"the entries of a {name}")
+        least_bytes = _LEAST_ENTRY_BYTES if isinstance(collection, TdsHash) else _LEAST_VALUE_BYTES
+        self.stream.require(count, least_bytes, f"the entries of a {name}")
         return collection, count
+
+    def _open_object(self, number: int, version: int | None, name: str) -> tuple[TorchObject, int]:
+        """Return an object of any other class, and the number of values inside it: 1, the table of its fields.
+
+        If the class has a layout of its own, the object is read as a whole, and no value is left: 0.
+
+        Args:
+            number: of the object.
+            version: of its class.
+            name: of its class.
+        """
+        name = intern(name)  # one text for all objects of a class
+        payload = payload_of(name, version, self.stream.layout.vintage)
+        if payload is None:
+            obj = TorchObject(name, version, fields=None)
+            self._remember(number, obj)
+            return obj, 1
+        obj = TorchObject(name, version)  # with an empty table, which the payload may fill
+        self._remember(number, obj)
+        self._read_payload(obj, payload)
+        return obj, 0
 
     def _read_storage(self, number: int, version: int | None, element: Any, device: str, alias: str | None) -> Storage:
         """Read the size of a storage and pass over its elements; return the storage.

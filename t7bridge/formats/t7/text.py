@@ -54,7 +54,8 @@ def _words_of_plain_line(line: bytes, is_large: bool) -> int:
     if has_other_bytes or line.startswith(b" ") or line.endswith(b" "):
         return 0
     if is_large or "numpy" in sys.modules:  # four times as fast, and slow to load
-        return single_spaces(line) + 1  # -1 for adjacent spaces
+        spaces = _single_spaces(line)
+        return 0 if spaces is None else spaces + 1
     return 0 if b"  " in line else line.count(b" ") + 1
 
 
@@ -87,6 +88,7 @@ class TextInput(Window):
                 if match.group(1):
                     break
                 raise self.fault(f"the file ends where {what} is expected", TruncatedError)
+            # Twice as much each time, so that what is long is not matched again for each window.
             self._refill(2 * (len(self._window) - self._at))
         self._at = match.end()
         return match.group(1)
@@ -143,14 +145,14 @@ class TextInput(Window):
         return values
 
     def read_double(self, what: str = "a number") -> float:
-        """Read a number; it may decide `rounded`."""
+        """Read a number, which may show whether numbers are rounded to 6 digits: see `_learn_digits`."""
         token = self._token(what)
         if _OTHERS_NUMBER.match(token):
             token = plain_numbers(token)
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
         value = float(token)
-        # Once a number has shown all digits, no other is looked at. Before that, one may still do so.
+        # One that is not rounded is enough for all, and no other is looked at; until then each may be the one.
         if self.rounded is not False:
             self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
         self._line_feed()
@@ -189,7 +191,8 @@ class TextInput(Window):
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
         """Pass over a storage's elements and return where they are.
 
-        Elements of one byte are raw bytes, others numbers on a line. The first floats that show it decide `rounded`.
+        Elements of one byte are raw bytes, others numbers on a line, whose first floats may show whether numbers are
+        rounded to 6 digits.
 
         Args:
             element: their type.
@@ -202,7 +205,7 @@ class TextInput(Window):
         what = f"elements of type {element.name}"
         if element.itemsize == 1:
             return self._read_bytes(count, what)
-        self.require(count, 2, what)
+        self.require(count, 2, what)  # bytes at least: a digit and a space
         start = self.position
         if not count:
             return TextSpan(self.source, start, 0)
@@ -210,7 +213,7 @@ class TextInput(Window):
         end = self.position
         self._line_feed()
         is_float = element.code[0] == "f"
-        # Storages are searched until one number has shown the digits: a sample of each of many would take long.
+        # No storage is searched once a number has shown the digits: a sample of each of many would take long.
         if self.rounded is None and is_float:
             self._learn_digits_of_elements(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
         return TextSpan(self.source, start, end - start, is_plain=is_plain)
@@ -231,7 +234,7 @@ class TextInput(Window):
         return span
 
     def _learn_digits_of_elements(self, text: bytes, element: ElementType) -> None:
-        """Set `rounded` by the first number of a storage that shows it; if none does, it stays as it is.
+        """Set `rounded` by the first number of a storage that shows it, see `_learn_digits`; if none does, leave it.
 
         Args:
             text: the beginning of its elements, whose last word may be cut off.
@@ -248,7 +251,7 @@ class TextInput(Window):
                 return
 
     def _learn_digits(self, token: bytes, value: float, exact_digits: int) -> None:
-        """Set `rounded` by how a number is printed, unless 6 digits and all that are exact result in the same text.
+        """Set `rounded`, whether numbers have 6 digits, by one; not if 6 digits are the same text as all.
 
         Args:
             token: the text of the number in the file.
@@ -276,7 +279,7 @@ class TextInput(Window):
         are_plain = True
         while count:
             if self._at == len(self._window):
-                self._refill(min(2 * count, WINDOW_BYTES))
+                self._refill(min(2 * count, WINDOW_BYTES))  # a digit and a space for each, at least
                 if not self._window:
                     raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
             passed = self._pass_plain_line(count)
@@ -406,7 +409,7 @@ class TextWriter:
         self.output.write(b"%d\n%d\n" % (tags.BOOLEAN, value))
 
     def write_elements(self, storage: Storage) -> None:
-        """Write a storage's elements; text that was printed the same way is copied from its file."""
+        """Write a storage's elements; text of numbers as C prints them is copied from its file, with its digits."""
         if not storage.count:  # not even a line feed
             return
         data = storage.data
@@ -448,7 +451,9 @@ def _formatted_by_c(array: np.ndarray, digits: int) -> bytes:
     return (" ".join([f"%.{digits}g"] * len(values)) % tuple(values)).encode()
 
 
-def single_spaces(line: bytes) -> int:
-    """Return the number of spaces on a line; -1 if two are adjacent."""
+def _single_spaces(line: bytes) -> int | None:
+    """Return the number of spaces on a line; `None` if two are adjacent."""
     is_space = np.frombuffer(line, "u1") == 0x20
-    return -1 if (is_space[1:] & is_space[:-1]).any() else int(np.count_nonzero(is_space))
+    if (is_space[1:] & is_space[:-1]).any():
+        return None
+    return int(np.count_nonzero(is_space))

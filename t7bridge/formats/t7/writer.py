@@ -222,9 +222,17 @@ class T7Writer:
             if self._open(value):
                 self._inside.append(value)
                 self._halves.append(0)
-            elif not self._referenced:
-                self._numbers.pop(value, None)
+            else:
+                self._forget_number(value)
             next_value = self._continue(outer_values)
+
+    def _forget_number(self, value: Value) -> None:
+        """Forget the number of an object that is complete, if each is written again wherever it occurs.
+
+        Then numbers are only kept to notice that an object is inside itself.
+        """
+        if not self._referenced:
+            self._numbers.pop(value, None)
 
     def _continue(self, outer_values: int) -> tuple[Value] | None:
         """Continue the innermost value up to the next one inside it; those that have no more are complete.
@@ -242,10 +250,7 @@ class T7Writer:
             if next_value is not None:
                 return next_value
             halves.pop()
-            complete_value = inside.pop()
-            if not self._referenced:
-                # Without references an object is written again wherever it occurs; its number only shows cycles.
-                self._numbers.pop(complete_value, None)
+            self._forget_number(inside.pop())
         return None
 
     def _open(self, value: Value) -> bool:
@@ -368,7 +373,6 @@ class T7Writer:
         Raises:
             WriteError: no class of Lua Torch has such a name.
         """
-        stream = self._stream
         self._write_class(name, value.version)
         if isinstance(value, Storage):
             self._write_storage(value)
@@ -376,11 +380,9 @@ class T7Writer:
         if isinstance(value, Tensor):
             self._write_tensor(value)
             return True
-        if isinstance(value, TdsHash):
-            stream.write_long(len(value.content.raw_keys))
-            return True
-        if isinstance(value, TdsVec):
-            stream.write_long(len(value.elements))
+        if isinstance(value, (TdsHash, TdsVec)):
+            _, values = _keys_and_values(value)
+            self._stream.write_long(len(values))
             return True
         payload = payload_of(name, value.version, self.layout.vintage)
         if payload is None:  # a table of fields follows
@@ -497,7 +499,10 @@ class T7Writer:
             self._stream.write_int(int(owns_storage))  # a field that later releases do not have
 
     def _write_storage(self, storage: Storage) -> None:
-        """Write the size and the elements of a storage, or put it into the list of those that are kept elsewhere."""
+        """Write the size and the elements of a storage, and note their place in the output.
+
+        If elements are kept elsewhere, the storage is put into the list of those instead.
+        """
         self._stream.write_long(storage.count)
         if self._external_storages is not None:
             self._external_storages.append(storage)
