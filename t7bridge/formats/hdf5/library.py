@@ -284,19 +284,27 @@ class _Library:
             # Elsewhere the process limits its own time, and no thread is started: it might collect the program's
             # garbage, and wait for ever for h5py's lock, which the program holds while h5py calls it.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
-        message: dict[str, Any] = {}
+        is_done = False
         try:
             self._send(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
-            while "done" not in message and "error" not in message:
-                message = _message_from(self._answers)
-                if "bytes" in message:  # not an answer: the library needs bytes of the file
-                    self._serve(source, message["bytes"])
-                elif "done" not in message:
-                    yield message, _payload_from(self._answers, message)
+            is_done = yield from self._answers_about(source)
         finally:
             answered.set()
-            if "done" not in message:
+            if not is_done:
                 self.end()
+
+    def _answers_about(self, source: ByteSource) -> Generator[_Answer, None, bool]:
+        """Yield the answers to the question that was sent, and serve the file; return whether there was no error."""
+        while True:
+            message = _message_from(self._answers)
+            if "done" in message:
+                return True
+            if "bytes" in message:  # not an answer: the library needs bytes of the file
+                self._serve(source, message["bytes"])
+                continue
+            yield message, _payload_from(self._answers, message)
+            if "error" in message:
+                return False
 
     def _send(self, data: bytes) -> None:
         """Write a question, or bytes that were asked for."""

@@ -319,18 +319,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
-
-    @cache
-    def content() -> T7File:
-        if start:  # only the caller knows what the rest of the file is
-            return _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0)
-        return read_t7(opened, limits)
-
-    def forget() -> None:
-        # From a file object in the middle it could not be read again: the position may be another by then.
-        if not start:
-            content.cache_clear()
-
+    if start:  # only the caller knows what the rest of the file is
+        content = cache(lambda: _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0))
+    else:
+        content = cache(lambda: read_t7(opened, limits))
     return Document(
         "t7",
         opened,
@@ -338,7 +330,8 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        forget=forget,
+        # From a file object in the middle it could not be read again: the position may be another by then.
+        forget=(lambda: None) if start else content.cache_clear,
     )
 
 

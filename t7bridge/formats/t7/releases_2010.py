@@ -393,16 +393,29 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
             try:
                 return reader.try_layout(vintage_layout, lambda: _read_root(reader))
             except FormatError as error:
-                is_furthest = furthest_failure is None or (error.offset or 0) > (furthest_failure.offset or 0)
-                # Two complete objects in this form are not a coincidence: the file is of that time, and damaged.
-                if reader.vintage_objects >= 2 and is_furthest:
-                    error.hint = HINT
-                    furthest_failure = error
+                furthest_failure = _furthest(furthest_failure, error, reader.vintage_objects)
         if furthest_failure:
             raise furthest_failure
         return value
     finally:
         furthest_failure = failure = None  # errors refer to this frame: break the reference cycle
+
+
+def _furthest(earlier: FormatError | None, error: FormatError, vintage_objects: int) -> FormatError | None:
+    """Return the failure that explains more of a file: the one further on, of equal ones the earlier.
+
+    Args:
+        earlier: the furthest so far; `None` if there is none.
+        error: the failure of another attempt, in a form of 2010 or 2011.
+        vintage_objects: objects in this form that were complete before it.
+    """
+    # Two are not a coincidence: the file is of that time, and damaged. With fewer, the attempt does not count.
+    if vintage_objects < 2:
+        return earlier
+    if earlier is not None and (error.offset or 0) <= (earlier.offset or 0):
+        return earlier
+    error.hint = HINT
+    return error
 
 
 def _vintage_layouts(reader: Any, start: int, layouts: list[T7Layout], has_value: bool) -> list[T7Layout]:
