@@ -26,7 +26,7 @@ to 3743983; lua---nnx 7eca9bc (2011-07-05) to 98fb40a. The full history is in `d
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,8 @@ _HEADLESS_FIELDS = ("modules", "gradInput", "output")
 """The fields that it has."""
 _HEAD_BYTES = 1 << 12
 """Bytes in which a file of that time names a first class."""
+_MOST_CLASSES = 1024
+"""Layouts of classes that are kept: files may name any number of classes."""
 _TAG_BYTES = 32
 """Bytes in which a tag ends: four in binary; in ascii a word, after white space."""
 
@@ -346,7 +348,7 @@ def _values_of_classes(release: str, name: str) -> list[str]:
     return texts
 
 
-@cache
+@lru_cache(_MOST_CLASSES)
 def vintage_payload(release: str, class_name: str) -> Payload | None:
     """Return the layout of a class's objects in a release; `None` if they are a table of fields, as today."""
     if not release or not class_name.startswith("nn."):
