@@ -134,7 +134,7 @@ class _Reader:
             CorruptError: two data sets have one name.
         """
         tensors = {path: value for path, value in self._values.items() if isinstance(value, Tensor)}
-        tied = tie(tensors, self._views, self._notes)
+        tied = tie(tensors, self._views, self._notes)  # views of one storage, where attributes record that
         root: dict[Any, Any] = {}
         items: dict[int, Value] = {}
         """By the identity of a data set's value: what is returned for it, so that links to one are one tensor."""

@@ -202,13 +202,13 @@ class _Opened:
     def of(cls, source: ByteSource) -> _Opened:
         """Return the file of a source: the same for all sources of one file that has not changed since.
 
-        Sources in memory, and parts of other files, each have one of their own.
+        Sources in memory, and parts that begin inside other files, each have one of their own.
         """
-        file, start = source.resolve(0)
-        if file.fd is None or start:  # in memory, or a part of another file
+        file, start = source.resolve(0)  # what the source is a part of, and where it begins there
+        if file.fd is None or start:
             return cls()
         status = os.fstat(file.fd)
-        # The size that the source has is that when it was opened: the file may have grown since.
+        # A part that begins where its file does differs from that by its size.
         state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, source.size)
         opened = _opened_files.get(state)
         if opened is None:

@@ -51,8 +51,8 @@ class BinaryInput(Window):
         """Entries that were read one by one because numpy was not loaded."""
         self._margin = _SCALAR_BYTES
         """Bytes from the end of the window in which `read_scalars` leaves a scalar to `_read_scalar`."""
-        # `read_scalars` checks no length: a string in the window is shorter than that. If the limit is lower, no scalar
-        # begins before the margin, and all are left.
+        # `read_scalars` checks no length: a string in the window is shorter than that. With a lower limit the margin is
+        # larger than any window, so that all scalars are left.
         if longest_string < WINDOW_BYTES:
             self._margin = longest_string + WINDOW_BYTES
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
@@ -207,7 +207,7 @@ class BinaryInput(Window):
             missing = count - len(values)
             key_turn = len(keys) == len(values)
             while missing and at <= last:
-                tag, second = two_at(window, at)
+                tag, second = two_at(window, at)  # the second is a length, a boolean, or the start of anything else
                 if tag == tags.STRING:  # tag and length, 4 bytes each, and the bytes
                     stop = at + 8 + second
                     if not at + 8 <= stop <= end:  # a negative length, or beyond the window
@@ -215,6 +215,7 @@ class BinaryInput(Window):
                     item: Any = window[at + 8 : stop]
                     at = stop
                 elif tag == tags.NUMBER:
+                    # A run reads whole entries, so that a key is next again.
                     if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
                         window, at, missing = self._window, self._at, count - len(values)
                         end, last = len(window), len(window) - self._margin
@@ -291,7 +292,8 @@ class BinaryInput(Window):
     def _decode_run(self, keys: list[Any], values: list[Any], missing: int) -> None:
         """Decode the entries with numbers as keys and values at the position, through one numpy view.
 
-        How many are decoded at most grows with success.
+        How many are decoded at most grows with success; after a run that another entry ends, it begins anew, and the
+        next entries are read one by one.
 
         Args:
             keys: receives the keys.
@@ -380,7 +382,7 @@ class BinaryWriter:
         try:
             self.output.write(struct.pack(f"{self._sign}{len(values)}{code}", *values))
         except (struct.error, OverflowError):
-            text = f"{max(values, key=abs)} does not fit {what}"
+            text = f"{max(values, key=abs)} does not fit {what}"  # if any does not, that one
             raise WriteError(text, file=self.output.name, hint=hint) from None
 
     def write_raw(self, data: bytes) -> None:
