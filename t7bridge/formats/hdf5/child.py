@@ -150,11 +150,11 @@ class ServedFile(io.RawIOBase):
         while copied < len(view):
             offset = self._position + copied
             if len(view) >= _BLOCK_BYTES:
-                # Elements: they are read once, past the blocks.
+                # Many elements: they are read once, past the blocks.
                 part = view[copied : copied + LARGEST_READ]
                 count = self._parent.bytes_into(offset, part)
             else:
-                # HDF5's own structures: small, and near one another.
+                # HDF5's own structures, or few elements: small, and near one another.
                 number, block_offset = divmod(offset, _BLOCK_BYTES)
                 data = self._block(number)[block_offset : block_offset + len(view) - copied]
                 count = len(data)

@@ -68,7 +68,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     note, and so are links to other files.
 
     Args:
-        source: a path, bytes, or a binary file object.
+        source: a path, bytes, or a binary file object, whose position does not count.
         limits: resource limits.
 
     Raises:
@@ -76,7 +76,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         UnsupportedError: h5py is not installed, or the file has a filter that HDF5 does not have.
     """
     require_h5py()
-    opened, _ = ByteSource.open(source)
+    opened, _position = ByteSource.open(source)  # read from its beginning: `t7bridge.open` refuses another position
     notes: list[Note] = []
     reader = _Reader(opened, limits, notes)
     document = Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)

@@ -245,16 +245,15 @@ def _is_explained(values: _Values) -> bool:
     Args:
         values: at least one; behind the last one is the end, a record, or what is not a value.
     """
-    # Several may have been read by accident, also to the end: in a binary file, where zeros and small numbers read as
-    # values, that explains nothing. A text is judged below, where several that reach its end count.
-    if not values.bytes_after and len(values.roots) == 1:
-        return True
     rest_start = values.reader.source.read(values.ends[-1], _REST_BYTES)
     if rest_start.startswith(PT_RECORD_START):
         return True  # t7bridge wrote the file, from a `.pt`
-    # A text may end in white space, or with its last value.
-    is_whole_rest = values.bytes_after == len(rest_start)
-    return is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii"
+    if values.reader.layout.encoding == "ascii":
+        # White space may follow the last value.
+        is_whole_rest = values.bytes_after == len(rest_start)
+        return is_whole_rest and not rest_start.strip()
+    # Zeros and small numbers read as values in binary: several may have been read by accident, also to the end.
+    return not values.bytes_after and len(values.roots) == 1
 
 
 def _refuse_unexplained(values: _Values) -> None:
