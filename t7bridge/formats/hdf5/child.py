@@ -106,7 +106,12 @@ class Parent:
         self._answers.flush()
 
     def bytes_into(self, offset: int, buffer: memoryview) -> int:
-        """Ask for bytes of the file in question; return how many there are."""
+        """Fill memory with bytes of the file in question; return how many there are, fewer only where it ends.
+
+        Args:
+            offset: of the first byte in the file.
+            buffer: the memory, of `LARGEST_READ` bytes at most.
+        """
         self.answer({"bytes": [offset, len(buffer)]})
         self.flush()
         count = int(self._questions.readline())

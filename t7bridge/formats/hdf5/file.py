@@ -526,19 +526,33 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
     views = _views_in_attributes(named)
     for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
         identity = _view_identity(tensor, steps)
-        *group_names, name = path
-        group = _group_below(file, group_names)
-        if identity in data_sets:
-            group[name] = data_sets[identity]  # a link to it
-        else:
-            data_sets[identity] = _create(h5py, group, name, tensor)
-            if tensor.numel:
-                yield int(data_sets[identity].id.get_offset()), tensor
+        is_new = identity not in data_sets
+        data_set = data_sets[identity] = _linked_or_created(h5py, file, path, tensor, data_sets.get(identity))
+        if is_new and tensor.numel:
+            yield int(data_set.id.get_offset()), tensor
         # All links to a data set share its attribute, which is written again with the names of each.
         recorded_names = names.setdefault(identity, {})
         if path != steps:
             recorded_names["/".join(path)] = steps
-        _describe(data_sets[identity], recorded_names, views.get(steps))
+        _describe(data_set, recorded_names, views.get(steps))
+
+
+def _linked_or_created(h5py: Any, file: Any, path: Name, tensor: Tensor, data_set: Any) -> Any:
+    """Create a link to a data set, or the data set if there is none yet; return it.
+
+    Args:
+        h5py: the module.
+        file: the h5py file.
+        path: of the link: the groups, created where they do not exist, and its name.
+        tensor: has the element type and shape.
+        data_set: the data set; `None` if there is none yet.
+    """
+    *group_names, name = path
+    group = _group_below(file, group_names)
+    if data_set is None:
+        return _create(h5py, group, name, tensor)
+    group[name] = data_set  # a link
+    return data_set
 
 
 def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
