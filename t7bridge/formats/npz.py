@@ -49,9 +49,9 @@ _LONGEST_COMMENT = 0xFFFF
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a `.npz` archive.
+    """Open a `.npz` archive; its arrays are read when the document's values are asked for.
 
-    Arrays of objects, text, dates and records are left out, each with a note.
+    Arrays of objects, text, dates and records are then left out, each with a note.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -64,10 +64,13 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     archive = ZipArchive(opened, limits, exact_case=True)
     metadata, views = _read_comment(archive, limits)
     notes: list[Note] = []
-    return Document(
-        "npz", opened, lambda: [tie(_arrays(archive, limits, notes), views, notes)], content=lambda: archive,
-        metadata=metadata, notes=notes,
-    )  # fmt: skip
+
+    def load() -> list[dict[str, Tensor]]:
+        """Return the only value of the file: its arrays, those that shared memory on one storage again."""
+        tensors = _arrays(archive, limits, notes)
+        return [tie(tensors, views, notes)]
+
+    return Document("npz", opened, load, content=lambda: archive, metadata=metadata, notes=notes)
 
 
 def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     _check_ranges(opened, start, ranges)
     # Our entry says which tensors share memory: it is no metadata of the user.
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
-    notes: list[Note] = []
+    notes: list[Note] = []  # receives from `tie` which tensors no longer share memory
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
 
 
@@ -137,17 +137,9 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
         CorruptError: the entry is invalid.
         UnsupportedError: there is no such element type here.
     """
-    wrong = CorruptError("the header's entry is not a tensor", offset=_LENGTH_BYTES, path=name)
-    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
-        raise wrong
+    if not _is_entry(entry):
+        raise CorruptError("the header's entry is not a tensor", offset=_LENGTH_BYTES, path=name)
     dtype = entry["dtype"]
-    shape = entry["shape"]
-    offsets = entry["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
-        raise wrong
-    # The sum of two such numbers, as of an offset and the start, fits into 64 bits.
-    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*shape, *offsets)):
-        raise wrong
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
         raise UnsupportedError(
@@ -156,10 +148,23 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
             path=name,
             expected=", ".join(_ELEMENTS),
         )
-    begin, end = offsets
+    shape = entry["shape"]
+    begin, end = entry["data_offsets"]
     # It refuses a range that is reversed, or not as long as the shape says; `_check_ranges` one outside of the file.
     tensor = tensor_of_bytes(source, start + begin, end - begin, element, shape, path=name, limits=limits)
     return tensor, begin, end
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether a value of the header has a `dtype`, of any type, a `shape`, and two `data_offsets`."""
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
+        return False
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return False
+    # The sum of two such numbers, as of an offset and the start, fits into 64 bits.
+    return all(type(number) is int and 0 <= number < 1 << 62 for number in (*shape, *offsets))
 
 
 def _check_ranges(source: ByteSource, start: int, ranges: list[tuple[int, int, str]]) -> None:

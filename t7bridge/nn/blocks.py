@@ -50,7 +50,9 @@ _LISTED_WEIGHTS = 3
 _MOST_OUTPUTS = 8
 """Maximum number of tensors of an output whose shapes are shown."""
 _MOST_DIMENSIONS = 8
-"""Maximum number of dimensions of a shape, and of nested elements of an arrow, that are shown."""
+"""Maximum number of dimensions of a shape that are shown."""
+_MOST_INDICES = 8
+"""Maximum number of indices of an element of nested lists that the label of an arrow shows."""
 _MOST_SIZES = 16
 """Maximum number of elements of a storage of sizes that is shown by its elements."""
 _DEEPEST = 200
@@ -168,7 +170,7 @@ class Block:
         arguments: the constructor arguments of PyTorch's class, as text.
         spec: the module that it represents.
         place_in_plan: the plan of the module that contains it, by id, and its name there; in a graph the number of its
-            node.
+            node, from 0. By this place the shapes of a run are assigned to blocks.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -385,7 +387,7 @@ class _Sketcher:
             block, spec, key = stack.pop()
             if block.kind == "layer":  # or a module that is drawn elsewhere
                 continue
-            if spec.graph:
+            if spec.graph is not None:
                 modules_inside = self._fill_graph(block, spec, spec.graph, key)
             else:
                 modules_inside = self._fill(block, spec, key)
@@ -413,14 +415,15 @@ class _Sketcher:
     ) -> list[tuple[Block, ModuleSpec, str]]:
         """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
         modules_inside = []
+        # Here nodes count from 0, as the blocks inside; only in links they count from 1.
         for number, node in enumerate(graph.nodes):
             if node.module is None:  # it makes a list of its inputs
                 block.inside.append(Block(name="", title="", kind="end", lines=["list"]))
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
-            # By its label in Lua, if it has one.
-            child_block = self._block(node.name or node.module, child, child_key)
+            label_in_lua = node.name
+            child_block = self._block(label_in_lua or node.module, child, child_key)
             child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
@@ -430,10 +433,12 @@ class _Sketcher:
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
         """Return the block of a module, without the blocks inside it; a reference, if the module has a block elsewhere.
 
+        The module then counts as drawn.
+
         Args:
             name: of the module in the block around it.
             spec: its plan.
-            key: its name in the state dict.
+            key: its name in the state dict; empty for the whole model.
         """
         title = spec.target.rpartition(".")[2] or spec.class_name
         block = Block(name, title, class_name=spec.class_name, target=spec.target, key=key, path=spec.path, spec=spec)
@@ -444,25 +449,37 @@ class _Sketcher:
             block.lines = [f"the same as {block.same or 'the whole'}"]
             return block
         self._drawn[id(spec)] = key
-        if spec.graph:
-            block.kind = "graph"
+        block.kind = _kind_of(spec)
+        self._describe(block, spec)
+        if spec.obj is not None:
+            block.fields = _field_texts(spec.obj)
+        block.weights = self._weights.get(key, [])
+        _describe_weights(block)
+        return block
+
+    def _describe(self, block: Block, spec: ModuleSpec) -> None:
+        """Give the block of a module its arguments and their label, or the title and mark that a special one has."""
+        if spec.graph is not None:
             block.title = "Graph"
-        elif spec.children:
-            # Until `_add_container_flows` finds arrows.
-            is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
-            block.kind = "chain" if is_chain else "side"
         if spec.path in self._unmapped:
             block.mark = "unmapped"
             block.title = spec.class_name
             block.lines = ["no PyTorch module"]
         elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
             block.arguments = _arguments(spec)
-            block.lines += _label(spec)
-        if spec.obj is not None:
-            block.fields = _field_texts(spec.obj)
-        block.weights = self._weights.get(key, [])
-        _describe_weights(block)
-        return block
+            block.lines = _label(spec)
+
+
+def _kind_of(spec: ModuleSpec) -> str:
+    """Return the kind of a module's block; that of a container may change when its arrows are known.
+
+    See `_add_container_flows`. A container whose arrows are never known keeps it.
+    """
+    if spec.graph is not None:
+        return "graph"
+    if not spec.children:
+        return "layer"
+    return "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
 
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
@@ -661,13 +678,15 @@ def _field_texts(obj: TorchObject) -> dict[str, str]:
 
 
 def _field_text(value: Value) -> str:
-    """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
-    if isinstance(value, Storage):
-        is_of_integers = value.element.code[0] == "i"
-        if is_of_integers and value.count <= _MOST_SIZES:
-            return str(integers(value))
-        return f"{value.element.name} [{value.count}]"
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+    """Return the value of a field as text: of a storage of few integers, as sizes are, its elements."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, Storage):
+        return short(value)
+    is_of_signed_integers = value.element.code[0] == "i"  # by numpy's code; of these are Lua's sizes
+    if is_of_signed_integers and value.count <= _MOST_SIZES:
+        return str(integers(value))
+    return f"{value.element.name} [{value.count}]"
 
 
 @define(frozen=True)
@@ -794,17 +813,26 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    # One module that is called several times, for each element of the list that the container returns, has one arrow in
-    # and one out, as any module of a chain.
-    returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
-    is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
-    if is_called_again or is_plain_chain:
-        block.kind = "chain"
+    if is_plain_chain or _lists_calls_of_one(names, output):
+        block.kind = "chain"  # which has its arrows without `flows`, and no ends
         return
     block.kind = "graph"
     block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
+
+
+def _lists_calls_of_one(modules: Sequence[str], output: Wire) -> bool:
+    """Return whether a container returns a list of what several calls of its only module return, as an nn.MapTable.
+
+    Args:
+        modules: the names of those inside.
+        output: that of the container.
+    """
+    if len(modules) != 1 or output.items is None:
+        return False
+    # `is_open`: as many calls as the input has elements.
+    return output.is_open or len(output.items) != 1
 
 
 def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
@@ -934,15 +962,18 @@ def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
 
 
 def _carried(elements: Sequence[int], position: int | None) -> str:
-    """Return what an arrow carries as text: `[0]`, the first element of the output that it leaves; `2`, `2: [0]`.
+    """Return the label of an arrow: the input that it leads to, and the element that it carries, `2: [0]`.
+
+    Either may be missing: `[0]`, `2`, or nothing.
 
     Args:
-        elements: those of the output that it carries, one inside the other, from 0; none for all of it.
-        position: among several inputs of the block that it enters, from 1.
+        elements: the indices of that element in the output that the arrow leaves, from 0, the outermost list's first;
+            none for the whole output.
+        position: of the input among those of the block, from 1; `None` for the only one.
     """
-    picked = _selected(elements[:_MOST_DIMENSIONS])
-    number = str(position) if position is not None else ""
-    return ": ".join(filter(None, (number, picked)))
+    element_text = _selected(elements[:_MOST_INDICES])
+    position_text = str(position) if position is not None else ""
+    return ": ".join(filter(None, (position_text, element_text)))
 
 
 def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
@@ -991,14 +1022,15 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
-    if not any(tensors):  # or the value is a tensor itself, whose key is empty
+    has_named_tensors = any(key for key in tensors)  # the key of a tensor that is the value itself is empty
+    if not has_named_tensors:
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
         found = listed(f"a tensor {key}" for key in tensors)
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     root = _tree_of_blocks(tensors, objects, limits)
     root.title = root.class_name or title
-    root.target = ""  # as of a block whose title is the full name of its class
+    root.target = ""  # else tables would name its class beside the title again
     root.kind = "side" if root.inside else "layer"
     blocks = list(root.walk())
     _summarize(blocks)

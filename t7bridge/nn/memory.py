@@ -18,7 +18,7 @@ from attrs import field
 from ..data import define
 from .mapping import GraphNode, ModuleSpec, end_of, specs_in
 from .registry import traits_of
-from .walk import FLOW_ERRORS, Domain, sequence
+from .walk import FLOW_ERRORS, Domain, Flow, sequence
 
 
 @define(frozen=True)
@@ -67,22 +67,34 @@ class MemoryEffects:
         # A container without modules is no layer either: an empty Sequential returns its input.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
         if is_layer:
-            inplace = bool(spec.kwargs.get("inplace"))
-            # A class of ours may keep its input for its next call; those that share memory, such as views, do not.
-            keeps = not facts.shares_memory and not _is_of_torch(spec)
-            return Effect(changes=inplace, shares=inplace or facts.shares_memory, keeps=keeps)
+            return _effect_of_layer(spec)
+        # A transparent container does nothing with its input besides what its flow says.
         if facts.flow is not None and facts.transparent:
-            aliases = Aliases(self)
-            try:
-                output: Alias = facts.flow(spec, Alias(is_input=True), aliases)
-            except FLOW_ERRORS:
-                pass  # its effect is that of a container of which nothing is known
-            else:
-                elements = None if output.items is None else tuple(item.is_input for item in output.items)
-                return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
-        # Such a container may do anything with its input besides what the modules inside do.
+            effect = self._effect_by_flow(spec, facts.flow)
+            if effect is not None:
+                return effect
+        # Any other may return or keep it, too; only modules inside change it.
         changes = any(self.of(child).changes for child in spec.children.values())
         return Effect(changes=changes, shares=True, keeps=True)
+
+    def _effect_by_flow(self, spec: ModuleSpec, flow: Flow) -> Effect | None:
+        """Return the effect of a container that does what its flow says; `None` if that fails, as of damaged fields."""
+        aliases = Aliases(self)
+        try:
+            output: Alias = flow(spec, Alias(is_input=True), aliases)
+        except FLOW_ERRORS:
+            return None
+        elements = None if output.items is None else tuple(item.is_input for item in output.items)
+        return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
+
+
+def _effect_of_layer(spec: ModuleSpec) -> Effect:
+    """Return the effect of a module without modules inside."""
+    shares_memory = traits_of(spec.target).shares_memory
+    is_inplace = bool(spec.kwargs.get("inplace"))
+    # A class of ours may keep its input for its next call; those that share memory, such as views, do not.
+    may_keep_input = not shares_memory and not _is_of_torch(spec)
+    return Effect(changes=is_inplace, shares=is_inplace or shares_memory, keeps=may_keep_input)
 
 
 @define(eq=False)

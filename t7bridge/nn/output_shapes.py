@@ -461,19 +461,19 @@ def _inferred(size: Shape, total: int) -> Shape:
     """Return a shape of `total` elements, in which a -1 is the extent that follows from the others.
 
     Args:
-        size: the shape, with at most one -1.
-        total: number of elements of the input.
+        size: the shape; all its extents are numbers.
+        total: number of elements.
 
     Raises:
-        Mismatch: there is no such shape, or it has several -1.
+        Mismatch: there is no such shape, it has several -1, or another extent is 0.
     """
-    count = prod(extent for extent in size if extent >= 0)
-    unresolved = sum(extent < 0 for extent in size)
-    if unresolved > 1 or not count or total % count:
+    known_count = prod(extent for extent in size if extent >= 0)
+    unknown_extents = sum(extent < 0 for extent in size)
+    if unknown_extents > 1 or not known_count or total % known_count:
         raise Mismatch
-    if unresolved:
-        return tuple(total // count if extent < 0 else extent for extent in size)
-    if count != total:
+    if unknown_extents:
+        return tuple(total // known_count if extent < 0 else extent for extent in size)
+    if known_count != total:
         raise Mismatch
     return size
 
@@ -616,24 +616,26 @@ def narrow(arguments: Arguments, input_shape: Value) -> Value:
 def squeeze(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
-    The last dimension stays, as Lua has no tensors without dimensions.
-
     Args:
         arguments: of the constructor: perhaps `dim`, the one dimension, and `n_input_dims`, the dimensions of one
-            example, before which an input may have a batch.
+            example, before which an input may have a batch; `dim` does not count that.
         input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no dimension `dim`.
     """
     shape = _of_tensor(input_shape)
     if arguments.get("dim", place=0) is not None:
         dim = _dimension(arguments, shape)
         squeezed = _replaced(shape, dim) if shape[dim] == 1 else shape
-        return squeezed or (1,)
-    example_dims = arguments.get("n_input_dims", place=1)
-    extents = tuple(extent for extent in shape if extent != 1)
-    # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
-    if example_dims is not None and len(shape) == example_dims + 1 and shape[:1] == (1,):
-        return (1, *extents)
-    return extents or (1,)
+    else:
+        squeezed = tuple(extent for extent in shape if extent != 1)
+        example_dims = arguments.get("n_input_dims", place=1)
+        is_batch = example_dims is not None and len(shape) == example_dims + 1
+        # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
+        if is_batch and shape[0] == 1:
+            squeezed = (1, *squeezed)
+    return squeezed or (1,)  # Lua has no tensors without dimensions
 
 
 def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
