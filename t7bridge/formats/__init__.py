@@ -84,17 +84,22 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that, and asks for the position again
         return module_of(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
-    if opened.name.endswith(".distcp"):
+    return _open_source(opened, limits, options)
+
+
+def _open_source(source: ByteSource, limits: Limits, options: dict[str, Any]) -> Document:
+    """Open a file, or the model inside an archive, by its content; see `open`."""
+    if source.name.endswith(".distcp"):
         raise UnsupportedError(
             "is one of the files of a folder of torch.distributed.checkpoint, among which its tensors are cut",
-            file=opened.name,
+            file=source.name,
             hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
         )
-    with about_file(opened.name):
-        spec = format_of(opened, limits)
+    with about_file(source.name):
+        spec = format_of(source, limits)
         if isinstance(spec, OtherArchive):
             return _open_inside(spec, limits, options)
-        return module_of(spec).read(opened, limits, **options)  # type: ignore[no-any-return]
+        return module_of(spec).read(source, limits, **options)  # type: ignore[no-any-return]
 
 
 class OtherArchive(NamedTuple):

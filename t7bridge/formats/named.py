@@ -371,7 +371,7 @@ def _storage_of_pieces(
     Args:
         tensors: the tensors of a file.
         views: of the tensors.
-        pieces: of the storage, see `_covering_pieces`.
+        pieces: of the storage, at least one, see `_covering_pieces`.
         count: number of elements of the storage.
 
     Returns:
@@ -381,34 +381,38 @@ def _storage_of_pieces(
     encodings: set[tuple[str, int]] = set()
     for start, name in pieces:
         tensor = tensors[name]
-        element = tensor.element  # the same of all
         span = tensor.storage.data if tensor.storage is not None else None
         if not isinstance(span, Span):
             return None
         encodings.add((span.order, span.width))
-        first_element = start - views[name].offset  # of the tensor
-        elements = tensor.numel - first_element
-        byte_offset = span.offset + (tensor.offset + first_element) * span.width
-        parts.append((span.source, byte_offset, elements * span.width))
+        parts.append(_bytes_from(tensor, span, start - views[name].offset))
     if len(encodings) > 1:
         return None
     ((order, width),) = encodings
     first_source, _, _ = parts[0]
     # Pieces that follow one another in the file become one, and need no source of their own.
     source, offset = PiecesSource(first_source.name, parts).resolve(0)
+    _, first_name = pieces[0]
+    element = tensors[first_name].element  # the same of all
     return Storage(element, count, Span(source, offset, width, order))
+
+
+def _bytes_from(tensor: Tensor, span: Span, first: int) -> Piece:
+    """Return where the bytes of a dense tensor are, from its element `first` on; `span` has those of its storage."""
+    offset = span.offset + (tensor.offset + first) * span.width
+    return span.source, offset, (tensor.numel - first) * span.width
 
 
 def _assembled_storage(
     tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
 ) -> Storage:
-    """Return a storage in memory, into which the elements of the tensors are copied in turn.
+    """Return a storage in memory, into which the elements of the tensors are copied in turn; others are 0.
 
     Where they disagree, the last one counts; `_tied` compares them all with the result.
 
     Args:
         tensors: the tensors of a file.
-        views: of the tensors.
+        views: of the tensors, inside the storage: see `_are_of_one_storage`.
         names: of those that are on the storage.
         count: number of elements of the storage.
     """

@@ -112,6 +112,7 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
     source, start = archive.span(member)
     end = start + archive.members[member].size
     descr, is_fortran, shape, elements_start = read_header(source, start, end, name)
+    nbytes = end - elements_start
     element, order = _element_and_order(descr)
     if element is None:
         kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
@@ -119,15 +120,7 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
         notes.append(Note("warning", path=name, message=text, loss="type", code="left-out"))
         return None
     return tensor_of_bytes(
-        source,
-        elements_start,
-        end - elements_start,
-        element,
-        shape,
-        path=name,
-        limits=limits,
-        order=order,
-        by_columns=is_fortran,
+        source, elements_start, nbytes, element, shape, path=name, limits=limits, order=order, by_columns=is_fortran
     )
 
 
@@ -140,10 +133,16 @@ def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
     Returns:
         The type, `None` if tensors cannot have such elements; and `little` or `big`.
     """
-    if not isinstance(descr, str) or descr[:1] not in "<>|=":  # fields of a record, or a code without byte order
+    if not isinstance(descr, str):  # fields of a record
         return None, "little"
     sign, code = descr[:1], descr[1:]
-    return NUMPY_ELEMENTS.get(code), "big" if sign == ">" else "little"
+    if sign not in _BYTE_ORDERS:
+        return None, "little"
+    return NUMPY_ELEMENTS.get(code), _BYTE_ORDERS[sign]
+
+
+_BYTE_ORDERS = {"<": "little", ">": "big", "|": "little", "=": "little"}
+"""By the sign before a code of numpy. `|` is for single bytes. numpy never writes `=`, the order of a machine."""
 
 
 def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -521,32 +521,42 @@ def counts_elements(line: str) -> bool:
 
 
 def _summarize(blocks: list[Block]) -> None:
-    """Sum the learned elements of each block and of those inside, and name the most frequent classes inside.
+    """Set what blocks say about those inside them: `parameters`, and `summary` of the containers.
 
     Args:
         blocks: all of them, each before those inside it.
     """
     # The classes of layers inside each container, by its id, until they are added to those of the container around.
     classes: dict[int, Counter[str]] = {}
+    # By their ids: the containers in which there are branches, at any depth.
     branching: set[int] = set()
-    # Those inside a block come after it, so that their sums are made first.
+    # From the last to the first, so that what is inside a block is done before it.
     for block in reversed(blocks):
-        if block.inside:
-            classes[id(block)] = _count_classes(block, classes)
-            names = _frequent_names(classes[id(block)])
-            block.summary = [names] if names else []
-            # Without branches there is one arrow less than blocks.
-            has_branches = len(block.flows) >= len(block.inside)
-            if has_branches or any(id(inner) in branching for inner in block.inside):
-                branching.add(id(block))
-                block.summary.append("branches inside")
         learned = [weight for weight in block.weights if weight.kind == "parameter" and not weight.shared]
         own_count = sum(prod(weight.tensor.shape) for weight in learned)
         block.parameters = own_count + sum(inner.parameters for inner in block.inside)
+        if not block.inside:
+            continue
+        classes[id(block)] = _count_classes(block, classes)
+        names = _frequent_names(classes[id(block)])
+        block.summary = [names] if names else []
+        if _is_branched(block) or any(id(inner) in branching for inner in block.inside):
+            branching.add(id(block))
+            block.summary.append("branches inside")
+
+
+def _is_branched(block: Block) -> bool:
+    """Return whether the flow of a graph has branches: without any, there is one arrow less than blocks."""
+    return len(block.flows) >= len(block.inside)
 
 
 def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[str]:
-    """Count the classes of layers in a container; the counts of those inside it are taken out of `classes`."""
+    """Count the classes of layers in a container, at any depth.
+
+    Args:
+        block: the container.
+        classes: the counts of the containers in it, by their ids, which are taken out.
+    """
     counts = Counter[str]()
     for inner in block.inside:
         if id(inner) in classes:
@@ -895,46 +905,49 @@ def _end_label(spec: ModuleSpec, output: Wire) -> str:
 
 
 def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
-    """Return the arrows of a container.
+    """Return the arrows of a container: first those from its input, last those to its output.
+
+    In them its input has the number after those of the modules, and its output the next one.
 
     Args:
-        inputs: those of the modules inside, in order.
+        inputs: those of the modules inside, which are numbered from 0 in this order.
         output: that of the container.
-
-    Returns:
-        Arrows from the input, number `len(inputs)`, those between modules, and those to the output, the number after.
     """
-    count = len(inputs)
-    input_number = count
-    output_number = count + 1
+    input_number = len(inputs)
+    output_number = input_number + 1
     flows: list[Flow] = []
-    used: set[int] = set()
-    ends = [*range(count), output_number]
-    for end, wire in zip(ends, [*inputs, output]):
-        origins = wire.origins
-        if not origins and end != output_number:
-            # A module whose input is unknown receives something of the container's.
-            origins = [()]
-        for origin in origins:
-            start = input_number
-            elements = origin
-            # A negative number is the output of a module inside: -1 of the first.
-            if origin and origin[0] < 0:
-                start = -1 - origin[0]
-                elements = origin[1:]
-            used.add(start)
-            flows.append(Flow(start, end, _selected(elements)))
-    if not output.origins:
+    for number, wire in enumerate(inputs):
+        # A module whose input is unknown receives something of the container's.
+        for origin in wire.origins or [()]:
+            flows.append(_arrow(origin, input_number, end=number))
+    if output.origins:
+        flows += [_arrow(origin, input_number, end=output_number) for origin in output.origins]
+    else:
         # The container computes its output of all outputs that no module inside receives.
-        flows += [Flow(start, output_number) for start in range(count) if start not in used]
-    flows = list(dict.fromkeys(flows))
-    # The arrows to the output last; among the others those from the input first.
-    return sorted(flows, key=lambda flow: (flow.end == output_number, flow.start != input_number))
+        used = {flow.start for flow in flows}
+        flows += [Flow(number, output_number) for number in range(len(inputs)) if number not in used]
+    distinct_flows = dict.fromkeys(flows)
+    return sorted(distinct_flows, key=lambda flow: (flow.end == output_number, flow.start != input_number))
 
 
-def _selected(elements: Sequence[int]) -> str:
-    """Return the elements of nested lists, one inside the other, as text: `[0][2]`."""
-    return "".join(f"[{element}]" for element in elements)
+def _arrow(origin: tuple[int, ...], input_number: int, end: int) -> Flow:
+    """Return the arrow of a value in a container.
+
+    Args:
+        origin: the source of the value, see `Wire.origin`.
+        input_number: that of the container's input among its blocks.
+        end: number of the block that receives the value.
+    """
+    is_of_module = len(origin) > 0 and origin[0] < 0
+    if not is_of_module:
+        return Flow(input_number, end, _indices_text(origin))
+    module, *elements = origin
+    return Flow(-1 - module, end, _indices_text(elements))  # -1 is the first module, whose block is number 0
+
+
+def _indices_text(indices: Sequence[int]) -> str:
+    """Return the indices of an element of nested lists as text, the outermost list's first: `[0][2]`."""
+    return "".join(f"[{index}]" for index in indices)
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
@@ -971,7 +984,7 @@ def _carried(elements: Sequence[int], position: int | None) -> str:
             none for the whole output.
         position: of the input among those of the block, from 1; `None` for the only one.
     """
-    element_text = _selected(elements[:_MOST_INDICES])
+    element_text = _indices_text(elements[:_MOST_INDICES])
     position_text = str(position) if position is not None else ""
     return ": ".join(filter(None, (position_text, element_text)))
 
@@ -1051,34 +1064,40 @@ def _tree_of_blocks(
         LimitError: there are too many blocks.
     """
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
-    by_path: dict[str, Block] = {}
-    for key in ["", *weights, *objects]:
-        names = key.split(".") if key else []
-        # The blocks around a block come first.
-        for depth in range(len(names) + 1):
-            path = ".".join(names[:depth])
+
+    def block_at(path: str) -> Block:
+        """Return the block of a path, without the blocks inside it."""
+        return _structure_block(path, objects.get(path), weights.get(path, []))
+
+    root = block_at("")
+    by_path = {"": root}
+    for key in [*weights, *objects]:
+        for path in _prefixes(key):
             if path in by_path:
                 continue
-            name = names[depth - 1] if depth else ""
-            block = _structure_block(path, name, objects.get(path), weights.get(path, []))
-            by_path[path] = block
+            by_path[path] = block_at(path)
             _check_count(len(by_path) - 1, limits)  # without the root
-            if depth:
-                parent = by_path[".".join(names[: depth - 1])]
-                parent.inside.append(block)
-                parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
-    return by_path[""]
+            parent_path, _, _ = path.rpartition(".")
+            parent = by_path[parent_path]
+            parent.inside.append(by_path[path])
+            parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
+    return root
 
 
-def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
+def _prefixes(key: str) -> Iterator[str]:
+    """Yield the paths that lead to a key, and the key: `a`, `a.b` and `a.b.c` for `a.b.c`."""
+    return accumulate(key.split("."), lambda path, name: f"{path}.{name}")
+
+
+def _structure_block(path: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
     """Return the block of an object, or of the tensors whose names have a common prefix, without the blocks inside it.
 
     Args:
-        path: of the object, or the prefix.
-        name: its last part.
+        path: of the object, or the prefix; empty for the whole.
         obj: the object; `None` for a prefix.
         weights: its own tensors.
     """
+    _, _, name = path.rpartition(".")
     class_name = _class_of(obj) if obj is not None else ""
     block = Block(clean(name, _NAME_CHARS), class_name.rpartition(".")[2], class_name=class_name, key=path, path=path)
     if class_name.startswith("torch.nn."):
@@ -1160,11 +1179,11 @@ def _class_of(value: PythonObject | TorchObject) -> str:
 
 
 def _attribute_texts(value: PythonObject | TorchObject | None) -> dict[str, str]:
-    """Return the first attributes of an object of Python that are numbers, strings or tuples, as text."""
+    """Return the first public attributes of an object of Python that are numbers, strings or tuples, as text."""
     if not isinstance(value, PythonObject):
         return {}
-    plain = []
+    shown = []
     for name, item in _public_attributes(value):
         if isinstance(item, (bool, int, float, str, tuple)):
-            plain.append((name, item))
-    return {clean(name, _NAME_CHARS): clean(short(item), _FIELD_CHARS) for name, item in plain[:_MAX_FIELDS]}
+            shown.append((name, item))
+    return {clean(name, _NAME_CHARS): clean(short(item), _FIELD_CHARS) for name, item in shown[:_MAX_FIELDS]}

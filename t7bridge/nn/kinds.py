@@ -230,7 +230,11 @@ class Kinds(walk.Domain[Kind]):
         return elements
 
     def length(self, value: Kind, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known."""
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known.
+
+        Raises:
+            Mismatch: the tensor has no such dimension.
+        """
         if dim is None:
             return None if value.items is None else len(value.items)
         if value.shape is None:

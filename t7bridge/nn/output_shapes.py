@@ -202,32 +202,32 @@ _Option = tuple[str, int, int]
 
 
 def _windows(
-    dims: int, options: Sequence[_Option], output_extent: Callable[..., Extent], channels: bool = False
+    dims: int, options: Sequence[_Option], output_extent: Callable[..., Extent], maps_channels: bool = False
 ) -> Rule:
     """Return the rule of a layer whose windows slide over the last dimensions of an example or a batch.
 
     Args:
         dims: dimensions of a window.
         options: the arguments that `output_extent` needs, in order.
-        output_extent: returns one extent of the output from that of the input and the numbers of these arguments.
-        channels: whether the layer maps `in_channels` to `out_channels`, its first two arguments.
+        output_extent: returns one extent of the output from that of the input and one number of each of these.
+        maps_channels: whether the layer maps `in_channels` to `out_channels`, its first two arguments.
     """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
-        """Return the shape of the layer's output; a `Rule`."""
+        """Return the shape of the layer's output, of an example or a batch, by `output_extent`; a `Rule`."""
         shape = _of_tensor(input_shape)
-        # Channels come before the dimensions of the window, and a batch perhaps before these.
+        # Channels come before the `dims` dimensions of the window, and a batch perhaps before these.
         if len(shape) not in (dims + 1, dims + 2):
             raise Mismatch
-        *batch, planes = shape[:-dims]
-        if channels:
-            if _differs(planes, arguments.number("in_channels", place=0)):
+        *batch, channels = shape[:-dims]
+        if maps_channels:
+            if _differs(channels, arguments.number("in_channels", place=0)):
                 raise Mismatch
-            planes = arguments.number("out_channels", place=1)
-        values = [arguments.each(name, place, dims, otherwise=default) for name, place, default in options]
-        # One extent of the input, and one number of each argument, for each dimension.
-        extents = [output_extent(*numbers) for numbers in zip(shape[-dims:], *values)]
-        return _ending_in((*batch, planes), extents)
+            channels = arguments.number("out_channels", place=1)
+        # Of each option its numbers for all dimensions: the kernel's, the stride's, …
+        options_by_dim = [arguments.each(name, place, dims, otherwise=default) for name, place, default in options]
+        extents = [output_extent(extent, *numbers) for extent, *numbers in zip(shape[-dims:], *options_by_dim)]
+        return _ending_in((*batch, channels), extents)
 
     return rule
 
@@ -247,14 +247,14 @@ def convolution(dims: int) -> Rule:
     """Return the rule of torch.nn.Conv1d, 2d or 3d, by the dimensions of a kernel."""
     # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("dilation", 5, 1))
-    return _windows(dims, options, slid, channels=True)
+    return _windows(dims, options, slid, maps_channels=True)
 
 
 def transposed(dims: int) -> Rule:
     """Return the rule of torch.nn.ConvTranspose1d, 2d or 3d, by the dimensions of a kernel."""
     # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("output_padding", 5, 0), ("dilation", 8, 1))
-    rule_of_tensor = _windows(dims, options, _enlarged, channels=True)
+    rule_of_tensor = _windows(dims, options, _enlarged, maps_channels=True)
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         # Lua's full convolutions also accept a list whose second element has the size of the output.
@@ -412,20 +412,24 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     # With `n_input_dims`, the dimensions before those of an example are the batch, which becomes one dimension.
     batch_dims = 0 if example_dims is None else max(0, len(shape) - example_dims)
     batch = prod(shape[:batch_dims])
-    example_count = prod(extent for extent in size if extent >= 0)
-    total = prod(shape)
-    if not example_count:
-        raise Mismatch
     if -1 not in size:
-        if total % example_count:
-            raise Mismatch
-        # The dimensions of an example may hold several: these are part of the batch. Where they hold no whole number of
-        # examples, the shape below has another number of elements, which is refused.
-        batch *= prod(shape[batch_dims:]) // example_count
+        # The dimensions of an example may hold several, which are part of the batch, too.
+        batch *= _count_of_examples(prod(shape[batch_dims:]), size)
     # Lua adds no dimension for a single example, unless the input has one.
-    if batch == 1 and not batch_dims:
-        return _inferred(size, total)
-    return _inferred((batch, *size), total)
+    is_single_example = batch == 1 and not batch_dims
+    return _inferred(size if is_single_example else (batch, *size), prod(shape))
+
+
+def _count_of_examples(total: int, size: Shape) -> int:
+    """Return how many examples of a size have this number of elements.
+
+    Raises:
+        Mismatch: no whole number of them has.
+    """
+    elements_of_one = prod(size)
+    if not elements_of_one or total % elements_of_one:
+        raise Mismatch
+    return total // elements_of_one
 
 
 def reshape(arguments: Arguments, input_shape: Value) -> Value:
@@ -533,13 +537,18 @@ def join(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def joined(shapes: list[Shape], dim: int) -> Shape:
-    """Return the shape of tensors concatenated along a dimension, which may be counted from the end.
+    """Return the shape of tensors that are concatenated.
+
+    Args:
+        shapes: of at least one tensor; along the dimension their extents are numbers.
+        dim: the dimension, from 0; a negative one is counted from the end.
 
     Raises:
         Mismatch: they differ in another dimension, or in the number of dimensions.
     """
     dim = dim_from_front(dim, shapes[0])
-    if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:
+    distinct = {(len(shape), _replaced(shape, dim)) for shape in shapes}
+    if len(distinct) > 1:
         raise Mismatch
     return _replaced(shapes[0], dim, sum(shape[dim] for shape in shapes))
 
@@ -717,14 +726,13 @@ def borders(dims: int) -> Rule:
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         """Return the shape of the padded input; a `Rule`."""
         shape = _of_tensor(input_shape)
-        # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
-        widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
         if len(shape) <= dims:
             raise Mismatch
+        # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
+        widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
         extents = []
-        for axis, extent in enumerate(shape[-dims:]):
-            end_width, start_width = widths[2 * axis : 2 * axis + 2]
-            extents.append(added(extent, start_width + end_width))
+        for extent, one_side, other_side in zip(shape[-dims:], widths[::2], widths[1::2]):
+            extents.append(added(extent, one_side + other_side))
         return _ending_in(shape[:-dims], extents)
 
     return rule
