@@ -76,7 +76,7 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
     """Return the same elements in another shape as a view of the same storage, or `None` if impossible.
 
     Args:
-        tensor: of any strides, with elements.
+        tensor: of any strides.
         size: as many elements as the tensor has.
 
     Source: the rule of torch7 `TensorUtils`/PyTorch `computeStride`: only dimensions whose strides follow one another
@@ -84,8 +84,18 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
     """
     if size == tensor.size:
         return tensor
-    # Runs of elements at equal distances, as (count, distance): a run can be split in any way. Dimensions whose strides
-    # follow one another are one run; those of one element do not matter.
+    # Without elements any strides are right.
+    stride = _stride_in_runs(_runs(tensor), size) if tensor.numel else contiguous(size)
+    if stride is None:
+        return None
+    return evolve(tensor, size=size, stride=stride, is_scalar=not size)
+
+
+def _runs(tensor: Tensor) -> list[tuple[int, int]]:
+    """Return the runs of elements at equal distances that make up a tensor, as (count, distance), the innermost last.
+
+    Dimensions whose strides follow one another are one run; those of one element are in none.
+    """
     runs: list[tuple[int, int]] = []
     for extent, step in zip(tensor.size, tensor.stride):
         if extent == 1:
@@ -95,20 +105,28 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
             runs[-1] = (outer_count * extent, step)
         else:
             runs.append((extent, step))
-    # From the last dimension on, each new extent is split off the innermost run that has elements left.
+    return runs
+
+
+def _stride_in_runs(runs: list[tuple[int, int]], size: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the strides of a shape whose elements are those of runs; `None` if a dimension reached into two of them.
+
+    Args:
+        runs: see `_runs`.
+        size: as many elements as the runs have together.
+    """
+    *outer_runs, (remaining, step) = runs or [(1, 1)]  # a tensor of one element is a run of one
     reversed_stride: list[int] = []
-    remaining, step = runs.pop() if runs else (1, 1)  # all dimensions of one element: a run of one
+    # From the last dimension on, each is split off the innermost run that has elements left.
     for extent in reversed(size):
-        if extent > 1 and remaining == 1 and runs:
-            remaining, step = runs.pop()
+        if extent > 1 and remaining == 1 and outer_runs:
+            remaining, step = outer_runs.pop()
         if remaining % extent:
             return None
         reversed_stride.append(step)
         remaining //= extent
         step *= extent
-    if remaining != 1 or runs:
-        return None
-    return evolve(tensor, size=size, stride=tuple(reversed(reversed_stride)), is_scalar=not size)
+    return tuple(reversed(reversed_stride))
 
 
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
