@@ -238,20 +238,17 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
     head = source.read(0, HEAD_BYTES)
     signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
-    # An HDF5 file may begin with anything. Most files are spared the search by their first bytes: those of a format,
-    # and those of a `.t7`.
-    if not specs and not T7_HEAD.match(head):
-        spec = _behind_user_block(source)
-        if spec is not None:
-            return spec
+    if signature is not None and specs:
+        # Only zip archives are of several formats.
+        return _archive_format(source, specs, limits, installed) if signature.kind == "zip" else specs[0]
+    # An HDF5 file may begin with anything; but files that begin as a `.t7` are spared the search.
+    hdf5 = None if T7_HEAD.match(head) else _behind_user_block(source)
+    if hdf5 is not None:
+        return hdf5
     if signature is None:
         return FORMATS["t7"]  # its reader refuses what it is not
-    if not specs:
-        hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
-        raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
-    if signature.kind == "zip":
-        return _archive_format(source, specs, limits, installed)
-    return specs[0]
+    hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
+    raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
@@ -349,27 +346,37 @@ def _folder_format(path: PathLike) -> FormatSpec:
     for spec in added_formats():
         if spec.folder is not None and spec.folder(names):
             return spec
+    raise _folder_refusal(os.fspath(path), names)
+
+
+def _folder_refusal(path: str, names: list[str]) -> T7BridgeError:
+    """Return the error for a folder of no format.
+
+    Args:
+        path: of the folder.
+        names: of the files and folders in it.
+    """
     if ".metadata" in names:
-        raise UnsupportedError(
+        return UnsupportedError(
             "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",
-            file=os.fspath(path),
+            file=path,
             hint=f"{WHOLE_CHECKPOINT} makes one file of it.",
         )
     if "saved_model.pb" in names:
-        raise UnknownFormatError(
+        return UnknownFormatError(
             "is a TensorFlow SavedModel, which t7bridge does not read",
-            file=os.fspath(path),
+            file=path,
             hint="Save its weights with numpy.savez in TensorFlow.",
         )
     hint = _hint_for_folder(path, names)
-    raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
+    return UnknownFormatError("is a folder, and no checkpoint in several files", file=path, hint=hint)
 
 
 _MOST_LOOKED_INTO = 100
 """Names of a folder that are tried as folders."""
 
 
-def _hint_for_folder(path: PathLike, names: list[str]) -> str:
+def _hint_for_folder(path: str, names: list[str]) -> str:
     """Return advice about a folder of no format: the path of an unpacked checkpoint in it, if there is one.
 
     Args:
@@ -377,7 +384,7 @@ def _hint_for_folder(path: PathLike, names: list[str]) -> str:
         names: of the files and folders in it.
     """
     for name in names[:_MOST_LOOKED_INTO]:
-        inner = os.path.join(os.fspath(path), name)
+        inner = os.path.join(path, name)
         if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
             return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
     return FOLDER_HINT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve, field
@@ -150,16 +150,10 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
         because too much of the storage is outside of all tensors.
     """
-    ranges_by_storage: dict[int, list[_Range]] = {}
-    for name, tensor in tensors.items():
-        # One that is conjugated or negated when it is read has other elements than its storage.
-        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
-            first, end = tensor.reach()  # its first element, and the one after its last
-            ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
     not_shared: list[Name] = []
-    number = 0
-    for ranges in ranges_by_storage.values():
+    number = 0  # of the next storage in the file
+    for ranges in _ranges_by_storage(tensors):
         for group in _overlapping(ranges):
             if len(group) == 1:  # it shares nothing
                 continue
@@ -179,6 +173,17 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
 
 _Range = tuple[int, int, Name]
 """Elements of a storage that a tensor has: the first, the one after the last, and the name of the tensor."""
+
+
+def _ranges_by_storage(tensors: Mapping[Name, Tensor]) -> Iterable[list[_Range]]:
+    """Return for each storage the ranges of the tensors that have elements on it."""
+    by_storage: dict[int, list[_Range]] = {}
+    for name, tensor in tensors.items():
+        # One that is conjugated or negated when it is read has other elements than its storage.
+        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
+            first, end = tensor.reach()
+            by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
+    return by_storage.values()
 
 
 def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
@@ -290,25 +295,37 @@ def _tied(
     """
     if not _are_of_one_storage(tensors, views, names):
         return None
-    first_name = names[0]
-    count = views[first_name].count
-    # Without copying, if the bytes in the file make up the storage; otherwise in memory.
-    pieces = _covering_pieces(tensors, views, names, count)
-    storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    same_bytes_names: set[_Key] = set()
-    if storage is None:
-        storage = _assembled_storage(tensors, views, names, count)
-    else:
-        # A piece that begins where its tensor does is all of the tensor. So the tensor has the same bytes of the file
-        # on the storage, and needs no comparison.
-        same_bytes_names = {name for start, name in pieces if start == views[name].offset}
+    storage, agreeing_names = _common_storage(tensors, views, names)
     tied_tensors = {}
     for name in names:
         view = views[name]
         tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
-        if name not in same_bytes_names and not same_rows(tied_tensors[name], tensors[name]):
+        if name not in agreeing_names and not same_rows(tied_tensors[name], tensors[name]):
             return None
     return tied_tensors
+
+
+def _common_storage(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
+) -> tuple[Storage, set[_Key]]:
+    """Return a storage with the elements of tensors: without copying, if bytes in the file make it up; else in memory.
+
+    Args:
+        tensors: the tensors of a file.
+        views: of the tensors.
+        names: of those that are on the storage, see `_are_of_one_storage`.
+
+    Returns:
+        The storage; and the names of tensors that certainly have its elements. Others may disagree with it.
+    """
+    first_name = names[0]
+    count = views[first_name].count
+    pieces = _covering_pieces(tensors, views, names, count)
+    storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
+    if storage is None:
+        return _assembled_storage(tensors, views, names, count), set()
+    # A piece that begins where its tensor does is all of the tensor, whose bytes of the file are then on the storage.
+    return storage, {name for start, name in pieces if start == views[name].offset}
 
 
 def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
@@ -475,19 +492,16 @@ def tensor_of_bytes(
         CorruptError: the bytes are not those of its shape.
         LimitError: it has too many dimensions.
     """
-    if len(shape) > limits.dimensions:
+    dims = len(shape)
+    if dims > limits.dimensions:
         raise limits.exceeded(
-            "dimensions", "a tensor has too many dimensions", offset=start, path=path, found=f"{len(shape)}"
+            "dimensions", "a tensor has too many dimensions", offset=start, path=path, found=f"{dims}"
         )
     count = math.prod(shape)
-    if nbytes != count * element.itemsize:
-        raise CorruptError(
-            "a tensor does not have the bytes of its shape",
-            offset=start,
-            path=path,
-            expected=f"{count * element.itemsize}",
-            found=f"{nbytes}",
-        )
+    wanted = count * element.itemsize
+    if nbytes != wanted:
+        text = "a tensor does not have the bytes of its shape"
+        raise CorruptError(text, offset=start, path=path, expected=f"{wanted}", found=f"{nbytes}")
     stride = contiguous(shape[::-1])[::-1] if by_columns else contiguous(shape)
     storage = Storage(element, count, Span(source, start, element.itemsize, order))
     return Tensor(element, storage, tuple(shape), stride, is_scalar=not shape)

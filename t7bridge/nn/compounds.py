@@ -133,18 +133,19 @@ class Expressions(Domain[Expression]):
             return sequence(_container(module, path, modules), value, self)
         layer = layer_of(module.class_name)
         row = layer.module_of(module.class_name) if layer is not None else None
-        if layer is not None and isinstance(row, Row):
-            facts = traits_of(row.target)
-            # A class that is written by its flow does nothing else either, if no module inside keeps a state.
-            follows_flow = facts.transparent or facts.written == ("flow",)
-            if facts.flow is not None and follows_flow:
-                spec = _container(module, path, layer.children)
-                call = row(Lua(module, path="", defaults=layer.defaults))
-                spec.args = call.args
-                spec.kwargs = call.kwargs
-                spec.graph = graph_spec(module, path) if facts.is_graph else None
-                return facts.flow(spec, value, self)
-        return self._layer(module, path, value)
+        if layer is None or not isinstance(row, Row):
+            return self._layer(module, path, value)
+        facts = traits_of(row.target)
+        # A class that is written by its flow does nothing else either, if no module inside keeps a state.
+        follows_flow = facts.transparent or facts.written == ("flow",)
+        if facts.flow is None or not follows_flow:
+            return self._layer(module, path, value)
+        spec = _container(module, path, layer.children)
+        call = row(Lua(module, path="", defaults=layer.defaults))
+        spec.args = call.args
+        spec.kwargs = call.kwargs
+        spec.graph = graph_spec(module, path) if facts.is_graph else None
+        return facts.flow(spec, value, self)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
         """Return what a layer without modules computes: a node, unless its entry says it otherwise.

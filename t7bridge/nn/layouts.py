@@ -679,30 +679,44 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
         dimensions: extents and strides, the largest stride first.
     """
     row_count, row_length = dimensions[0]
-    extents = [extent for extent, _ in dimensions]
     # The last row may be shorter than the others, and end with the storage. Then all rows begin earlier, with elements
     # that are skipped.
     skipped = max(0, first + row_count * row_length - storage.count)
     if first >= skipped:
         begin = first - skipped
         origin = _part(storage, begin, begin + row_count * row_length)
-        piece_length = row_length
-        rows_of_piece = 1
+        pieces = _Pieces(dimensions, length=row_length, row_count=1, skipped=skipped)
     else:
         # There is no room before the view either: all of it is one piece.
         origin = _part(storage, first, end)
-        skipped = 0
-        piece_length = end - first
-        rows_of_piece = row_count
+        pieces = _Pieces(dimensions, length=end - first, row_count=row_count, skipped=0)
+    count = prod(extent for extent, _ in dimensions)
+    return evolve(storage, count=count, data=Derived(origin, pieces.pick, group=pieces.length))
 
-    def pick(flat: np.ndarray) -> np.ndarray:
+
+@define(frozen=True)
+class _Pieces:
+    """Where the elements of a view are in a part of its storage, which is cut into pieces of whole rows.
+
+    Attributes:
+        dimensions: extents and strides of the view, the largest stride first; the first extent is that of all rows.
+        length: number of elements of a piece.
+        row_count: number of rows in each.
+        skipped: number of elements at the beginning of each row that are not of the view.
+    """
+
+    dimensions: list[tuple[int, int]]
+    length: int
+    row_count: int
+    skipped: int
+
+    def pick(self, flat: np.ndarray) -> np.ndarray:
         """Return the elements of the view in some pieces, which follow one another in `flat`."""
-        rows = len(flat) // piece_length * rows_of_piece
-        strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
-        strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
+        rows = len(flat) // self.length * self.row_count
+        inner_extents = [extent for extent, _ in self.dimensions[1:]]
+        strides = [step * flat.dtype.itemsize for _, step in self.dimensions]  # numpy's are in bytes
+        strided = np.lib.stride_tricks.as_strided(flat[self.skipped :], [rows, *inner_extents], strides)
         return np.ascontiguousarray(strided).reshape(-1)
-
-    return evolve(storage, count=prod(extents), data=Derived(origin, pick, group=piece_length))
 
 
 def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
@@ -720,21 +734,32 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     # The new tensors, by the ids of the old ones.
     compact: dict[int, Tensor] = {}
     for views in _views_by_storage(result):
-        storage = views[0].storage
-        assert storage is not None
-        clusters = list(_clusters(views))
-        used = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
-        is_used_as_whole = used == storage.count
-        if len(clusters) > 1 and is_used_as_whole:
-            continue
-        for cluster in clusters:
-            _move_to_own_storage(cluster, compact)
-        if len(clusters) > 1:
-            _join_storages(storage, clusters, compact)
+        _trim_storage(views, compact)
     for key, item in result.items():
         if isinstance(item, Tensor) and id(item) in compact:
             result[key] = compact[id(item)]
     return result
+
+
+def _trim_storage(views: list[Tensor], compact: dict[int, Tensor]) -> None:
+    """Make the views of a storage again, on one that has only the elements that they use; nothing if theirs has.
+
+    Args:
+        views: all tensors of the storage.
+        compact: receives the new tensors, by the ids of the old.
+    """
+    storage = views[0].storage
+    assert storage is not None
+    clusters = list(_clusters(views))
+    if len(clusters) == 1:
+        _move_to_own_storage(clusters[0], compact)
+        return
+    used_count = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
+    if used_count == storage.count:
+        return
+    for cluster in clusters:
+        _move_to_own_storage(cluster, compact)
+    _join_storages(storage, clusters, compact)
 
 
 def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]]], compact: dict[int, Tensor]) -> None:

@@ -249,13 +249,9 @@ def _places_inside(
         container_may_return_input: whether it may itself.
         effects: those of the modules.
     """
-    facts = traits_of(spec.target)
     calls = Calls()
-    try:
-        if facts.flow is None or not facts.transparent:
-            raise LookupError("what it does besides is not known")
-        output: Value = facts.flow(spec, Value(), calls)
-    except FLOW_ERRORS:
+    output = _output_of(spec, calls)
+    if output is None:
         return [(child, False) for child in spec.children.values()]
     for leaf in output.leaves():
         leaf.users.append(_OTHER_USE)
@@ -274,6 +270,19 @@ def _places_inside(
         places.append((call.module, is_used_up or _is_input_new(call, number)))
         is_next_used_up = is_used_up
     return places
+
+
+def _output_of(spec: ModuleSpec, calls: Calls) -> Value | None:
+    """Return the output of a container, and note in `calls` what it calls; `None` if what it does is not known."""
+    facts = traits_of(spec.target)
+    # One that is not transparent may do more than its flow says.
+    if facts.flow is None or not facts.transparent:
+        return None
+    try:
+        output: Value = facts.flow(spec, Value(), calls)
+    except FLOW_ERRORS:
+        return None
+    return output
 
 
 def _is_input_new(call: Call, number: int) -> bool:
