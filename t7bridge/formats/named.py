@@ -157,18 +157,35 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
         for group in _overlapping(ranges):
             if len(group) == 1:  # it shares nothing
                 continue
-            start = min(first for first, _, _ in group)
-            count = max(end for _, end, _ in group) - start
-            names = [name for _, _, name in group]
-            # Strides may skip elements. The group is not written whole if that takes more than its tensors one by one.
-            if count > sum(tensors[name].numel for name in names):
-                not_shared += names
-                continue
-            for name in names:
-                tensor = tensors[name]
-                views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
-            number += 1
+            views_of_group = _views_of_group(tensors, group, number)
+            if views_of_group is None:
+                not_shared += [name for _, _, name in group]
+            else:
+                views.update(views_of_group)
+                number += 1
     return views, not_shared
+
+
+def _views_of_group(tensors: Mapping[Name, Tensor], group: list[_Range], number: int) -> dict[Name, TensorView] | None:
+    """Return the views of tensors that overlap or adjoin, of a storage that has just their elements.
+
+    Args:
+        tensors: those of a file.
+        group: the ranges of those that overlap or adjoin.
+        number: that of the storage in the file.
+
+    Returns:
+        `None` if the storage would have more elements than the tensors one by one: strides may skip some.
+    """
+    start = min(first for first, _, _ in group)
+    count = max(end for _, end, _ in group) - start
+    if count > sum(tensors[name].numel for _, _, name in group):
+        return None
+    views: dict[Name, TensorView] = {}
+    for _, _, name in group:
+        tensor = tensors[name]
+        views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
+    return views
 
 
 _Range = tuple[int, int, Name]
@@ -321,9 +338,10 @@ def _common_storage(
     first_name = names[0]
     count = views[first_name].count
     pieces = _covering_pieces(tensors, views, names, count)
-    storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    if storage is None:
+    span = _span_of_pieces(tensors, views, pieces) if pieces else None
+    if span is None:
         return _assembled_storage(tensors, views, names, count), set()
+    storage = Storage(tensors[first_name].element, count, span)
     # A piece that begins where its tensor does is all of the tensor, whose bytes of the file are then on the storage.
     return storage, {name for start, name in pieces if start == views[name].offset}
 
@@ -380,16 +398,15 @@ def _covering_pieces(
     return pieces if end == count else []
 
 
-def _storage_of_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
-) -> Storage | None:
-    """Return a storage whose bytes are those of tensors in the file.
+def _span_of_pieces(
+    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]]
+) -> Span | None:
+    """Return the bytes of a storage, which are those of tensors in the file.
 
     Args:
         tensors: the tensors of a file.
         views: of the tensors.
         pieces: of the storage, at least one, see `_covering_pieces`.
-        count: number of elements of the storage.
 
     Returns:
         `None` if they are not all in the file, or differ in byte order or width.
@@ -409,9 +426,7 @@ def _storage_of_pieces(
     first_source, _, _ = parts[0]
     # Pieces that follow one another in the file become one, and need no source of their own.
     source, offset = PiecesSource(first_source.name, parts).resolve(0)
-    _, first_name = pieces[0]
-    element = tensors[first_name].element  # the same of all
-    return Storage(element, count, Span(source, offset, width, order))
+    return Span(source, offset, width, order)
 
 
 def _bytes_from(tensor: Tensor, span: Span, first: int) -> Piece:
@@ -494,9 +509,8 @@ def tensor_of_bytes(
     """
     dims = len(shape)
     if dims > limits.dimensions:
-        raise limits.exceeded(
-            "dimensions", "a tensor has too many dimensions", offset=start, path=path, found=f"{dims}"
-        )
+        text = "a tensor has too many dimensions"
+        raise limits.exceeded("dimensions", text, offset=start, path=path, found=f"{dims}")
     count = math.prod(shape)
     wanted = count * element.itemsize
     if nbytes != wanted:

@@ -142,12 +142,8 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
     dtype = entry["dtype"]
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
-        raise UnsupportedError(
-            f"unknown element type {str(dtype)[:40]}",
-            offset=_LENGTH_BYTES,
-            path=name,
-            expected=", ".join(_ELEMENTS),
-        )
+        text = f"unknown element type {str(dtype)[:40]}"
+        raise UnsupportedError(text, offset=_LENGTH_BYTES, path=name, expected=", ".join(_ELEMENTS))
     shape = entry["shape"]
     begin, end = entry["data_offsets"]
     # It refuses a range that is reversed, or not as long as the shape says; `_check_ranges` one outside of the file.

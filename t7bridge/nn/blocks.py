@@ -1064,22 +1064,18 @@ def _tree_of_blocks(
         LimitError: there are too many blocks.
     """
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
-
-    def block_at(path: str) -> Block:
-        """Return the block of a path, without the blocks inside it."""
-        return _structure_block(path, objects.get(path), weights.get(path, []))
-
-    root = block_at("")
+    root = _structure_block("", objects.get(""), weights.get("", []))
     by_path = {"": root}
     for key in [*weights, *objects]:
         for path in _prefixes(key):
             if path in by_path:
                 continue
-            by_path[path] = block_at(path)
+            block = _structure_block(path, objects.get(path), weights.get(path, []))
+            by_path[path] = block
             _check_count(len(by_path) - 1, limits)  # without the root
             parent_path, _, _ = path.rpartition(".")
             parent = by_path[parent_path]
-            parent.inside.append(by_path[path])
+            parent.inside.append(block)
             parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
     return root
 

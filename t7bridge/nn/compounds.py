@@ -20,7 +20,7 @@ from .fields import Fields, items_of, lookup
 from .graphs import graph_spec
 from .mapping import Lua, ModuleSpec, NotMappedError, Row
 from .registry import Children, in_lua, in_lua_of, layer_of, modules, stock_name, traits_of
-from .walk import Domain, sequence
+from .walk import Domain, Flow, sequence
 
 _ROW = "row"
 """The layer of a `Node` that is one of the rows of its input, not the output of a layer of Lua."""
@@ -131,21 +131,11 @@ class Expressions(Domain[Expression]):
             raise LookupError("not a module of nn")
         if not path:
             return sequence(_container(module, path, modules), value, self)
-        layer = layer_of(module.class_name)
-        row = layer.module_of(module.class_name) if layer is not None else None
-        if layer is None or not isinstance(row, Row):
+        container_and_flow = _container_with_flow(module, path)
+        if container_and_flow is None:
             return self._layer(module, path, value)
-        facts = traits_of(row.target)
-        # A class that is written by its flow does nothing else either, if no module inside keeps a state.
-        follows_flow = facts.transparent or facts.written == ("flow",)
-        if facts.flow is None or not follows_flow:
-            return self._layer(module, path, value)
-        spec = _container(module, path, layer.children)
-        call = row(Lua(module, path="", defaults=layer.defaults))
-        spec.args = call.args
-        spec.kwargs = call.kwargs
-        spec.graph = graph_spec(module, path) if facts.is_graph else None
-        return facts.flow(spec, value, self)
+        container, flow = container_and_flow
+        return flow(container, value, self)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
         """Return what a layer without modules computes: a node, unless its entry says it otherwise.
@@ -235,6 +225,34 @@ class Expressions(Domain[Expression]):
         """Return what a module inside computes."""
         inside = spec.children[child]
         return self.output(inside.obj, inside.path, value)
+
+
+def _container_with_flow(module: TorchObject, path: str) -> tuple[ModuleSpec, Flow] | None:
+    """Return a container as its flow reads it, and the flow; `None` for a layer, or a class that does more than that.
+
+    Args:
+        module: a module of nn.
+        path: its path in the compound.
+
+    Raises:
+        LookupError: something inside is no module.
+        ModelError: its fields are damaged.
+    """
+    layer = layer_of(module.class_name)
+    row = layer.module_of(module.class_name) if layer is not None else None
+    if layer is None or not isinstance(row, Row):
+        return None
+    facts = traits_of(row.target)
+    # A class that is written by its flow does nothing else either, if no module inside keeps a state.
+    follows_flow = facts.transparent or facts.written == ("flow",)
+    if facts.flow is None or not follows_flow:
+        return None
+    spec = _container(module, path, layer.children)
+    call = row(Lua(module, path="", defaults=layer.defaults))
+    spec.args = call.args
+    spec.kwargs = call.kwargs
+    spec.graph = graph_spec(module, path) if facts.is_graph else None
+    return spec, facts.flow
 
 
 def _container(module: TorchObject, path: str, children: Children | None) -> ModuleSpec:

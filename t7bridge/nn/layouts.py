@@ -742,7 +742,7 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
 
 
 def _trim_storage(views: list[Tensor], compact: dict[int, Tensor]) -> None:
-    """Make the views of a storage again, on one that has only the elements that they use; nothing if theirs has.
+    """Make the views of a storage again, on one without elements that none of them uses; nothing if theirs has none.
 
     Args:
         views: all tensors of the storage.

@@ -253,8 +253,6 @@ def _places_inside(
     output = _output_of(spec, calls)
     if output is None:
         return [(child, False) for child in spec.children.values()]
-    for leaf in output.leaves():
-        leaf.users.append(_OTHER_USE)
     places: list[tuple[ModuleSpec, bool]] = []
     # An output is used up if nothing uses its memory after the call that receives it. That depends on what this call
     # does with it, so that the last call comes first.
@@ -273,7 +271,12 @@ def _places_inside(
 
 
 def _output_of(spec: ModuleSpec, calls: Calls) -> Value | None:
-    """Return the output of a container, and note in `calls` what it calls; `None` if what it does is not known."""
+    """Return the output of a container, which has a use outside; `None` if what the container does is not known.
+
+    Args:
+        spec: the container.
+        calls: receives what it calls.
+    """
     facts = traits_of(spec.target)
     # One that is not transparent may do more than its flow says.
     if facts.flow is None or not facts.transparent:
@@ -282,6 +285,8 @@ def _output_of(spec: ModuleSpec, calls: Calls) -> Value | None:
         output: Value = facts.flow(spec, Value(), calls)
     except FLOW_ERRORS:
         return None
+    for leaf in output.leaves():
+        leaf.users.append(_OTHER_USE)
     return output
 
 
