@@ -142,11 +142,12 @@ def _selected(inputs: tuple[Link, ...], select: Value, path: str) -> Link:
         path: of the node, for messages.
 
     Raises:
-        NotMappedError: it has several inputs, or no whole number.
+        NotMappedError: it has several inputs, or no whole number from 1.
     """
-    if not isinstance(select, float) or not select.is_integer() or len(inputs) != 1:
+    is_position = isinstance(select, float) and select.is_integer() and select >= 1
+    if not is_position or len(inputs) != 1:
         raise NotMappedError("a node selects something other than an element", path=path, found=f"{select!r:.40}")
-    source, elements = inputs[0]
+    ((source, elements),) = inputs
     return source, (*elements, int(select) - 1)
 
 

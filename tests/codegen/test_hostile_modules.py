@@ -100,12 +100,23 @@ def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
             assert len(made.text) < 10_000
 
 
-def test_a_graph_that_takes_a_missing_element_is_refused():
-    """The sixth element of a list of two is an error of the file, whatever asks for it."""
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (6.0, "expected one of 2; found element 6"),
+        (0.0, "selects something other than an element"),
+        (-1.0, "selects something other than an element"),
+    ],
+)
+def test_a_graph_that_takes_a_missing_element_is_refused(index, message):
+    """The sixth element of a list of two is an error of the file, whatever asks for it; so are those before the first.
+
+    Python would take an element from the end for these.
+    """
     inside = container("nn.ConcatTable", obj("nn.Tanh"), obj("nn.Sigmoid"))
     begin = Table.of({"annotations": Table.of({})})
     branches = Table.of({"module": inside, "mapindex": Table.from_list([begin])})
-    selected = Table.of({"selectindex": 6.0, "mapindex": Table.from_list([branches])})
+    selected = Table.of({"selectindex": index, "mapindex": Table.from_list([branches])})
     last = Table.of({"module": obj("nn.Tanh"), "mapindex": Table.from_list([selected])})
     end = Table.of({"mapindex": Table.from_list([last])})
     nodes = [obj("nngraph.Node", data=data) for data in (begin, branches, selected, last, end)]
@@ -117,7 +128,7 @@ def test_a_graph_that_takes_a_missing_element_is_refused():
         outnode=nodes[-1],
         forwardnodes=Table.from_list(nodes),
     )
-    with pytest.raises(ModelError, match="expected one of 2; found element 6"):
+    with pytest.raises(T7BridgeError, match=message):
         generate(graph, "root")
 
 
