@@ -6,6 +6,7 @@ names.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -995,31 +996,39 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     This is the first element of an output, of the shape 1×6, that is the second of several inputs, `#1`.
 
     Args:
-        label: of the flow, see `_carried`; there inputs count from 1, here from 0.
-        shapes: of the output that it comes from.
+        label: of the flow: texts of `_carried`, where inputs count from 1, separated by commas.
+        shapes: of the output that it comes from; several arrows in one have those of all of it.
     """
-    parts = label.split(", ")
-    # Several arrows in one: the shapes are those of the whole output.
-    if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
-        texts = [carried_text(part, shapes=()) for part in parts]
-        return f"{', '.join(texts)} {shape_text(shapes)}".strip()
-    match = _CARRIED.fullmatch(label)
-    if match is None:  # elements of elements, or a label that was cut
-        return f"{label} {shape_text(shapes)}".strip()
-    texts = []
-    position, element = match.groups()
-    if position is not None:
-        texts.append(f"#{int(position) - 1}")
-    if element is not None:
-        texts.append(f"[{int(element)}]")
-        if len(shapes) > 1:
-            shapes = shapes[int(element) : int(element) + 1]
-    texts.append(shape_text(shapes))
-    return " ".join(filter(None, texts))
+    texts = label.split(", ")
+    matches = [_CARRIED.fullmatch(text) for text in texts]
+    if None not in matches:  # else one has elements of elements, or was cut: the label stays as it is
+        label = ", ".join(_shown_text(match) for match in matches if match is not None)
+    if len(texts) == 1 and matches[0] is not None and matches[0]["element"] is not None:
+        shapes = _shapes_at(int(matches[0]["element"]), shapes)
+    return f"{label} {shape_text(shapes)}".strip()
 
 
-_CARRIED = pattern(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
-"""A label of `_carried`: the position of an input, from 1, and one element, from 0; each may be missing."""
+_CARRIED = pattern(r"(?P<position>\d+)?(?:: )?(?:\[(?P<element>\d+)\])?")
+"""A text of `_carried`: the position of an input, from 1, and one element, from 0; each may be missing."""
+
+
+def _shown_text(match: re.Match[str]) -> str:
+    """Return a text of `_carried` as pictures show it, where inputs count from 0: `#1 [0]` for `2: [0]`."""
+    position = match["position"]
+    element = match["element"]
+    position_text = "" if position is None else f"#{int(position) - 1}"
+    element_text = "" if element is None else f"[{element}]"
+    return " ".join(filter(None, (position_text, element_text)))
+
+
+def _shapes_at(element: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of an element of an output; nothing if it is not among those known.
+
+    Args:
+        element: its number, from 0.
+        shapes: of the output: those of the elements of a list. A single one may be that of a tensor, and stays.
+    """
+    return shapes if len(shapes) == 1 else shapes[element : element + 1]
 
 
 def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:

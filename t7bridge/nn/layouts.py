@@ -531,29 +531,30 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
-    """Return extents and strides of tensors that are all the same view and leave elements between theirs out.
+    """Return the dimensions, as (extent, stride), that several tensors share which are the same view with gaps.
 
     Args:
         views: of one storage.
-        count: elements of the range that they use.
+        count: elements of the range that they use, gaps included.
 
     Returns:
-        The dimensions of more than one element, the largest stride first; `None` if the views differ, repeat elements,
-        or use all elements of the range.
+        The dimensions of more than one element, the largest stride first, all strides positive and different. `None` if
+        the views differ, have elements several times by smaller strides than the extents inside need, or have no gaps.
     """
     first = views[0]
     if any((view.offset, view.size, view.stride) != (first.offset, first.size, first.stride) for view in views):
         return None
+    # A stride of 0 repeats all elements of the other dimensions, which are then stored once.
     dimensions = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
     dimensions.sort(key=lambda dimension: -dimension[1])
-    reach = 0
+    inner_reach = 0  # distance of the first and the last element of the dimensions inside
     for extent, step in reversed(dimensions):
-        repeats_elements = step <= reach
+        repeats_elements = step <= inner_reach
         if repeats_elements:
             return None
-        reach += (extent - 1) * step
-    leaves_some_out = prod(extent for extent, _ in dimensions) < count
-    return dimensions if leaves_some_out else None
+        inner_reach += (extent - 1) * step
+    has_gaps = prod(extent for extent, _ in dimensions) < count
+    return dimensions if has_gaps else None
 
 
 def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
@@ -644,19 +645,29 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     storage = views[0].storage
     assert storage is not None
     dimensions = _common_dimensions(views, end - first)
-    if dimensions is not None:  # all are the same view
+    if dimensions is not None:
         part = _gathered(storage, first, end, dimensions)
-        packed_steps = contiguous([extent for extent, _ in dimensions])
-        new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
+        stride = _packed_stride(views[0].stride, dimensions)
         for view in views:
-            # A stride that none of the dimensions has is 0, or of a dimension of one element, and stays.
-            stride = tuple(new_steps.get(step, step) for step in view.stride)
             compact[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
     elif end - first < storage.count:
         part = _part(storage, first, end)
         for view in views:
             offset = view.offset - first if view.numel else 0
             compact[id(view)] = evolve(view, storage=part, offset=offset)
+
+
+def _packed_stride(stride: tuple[int, ...], dimensions: list[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the strides of a view once its elements are packed, the dimension of the largest stride outermost.
+
+    Args:
+        stride: the strides of the view in its storage.
+        dimensions: see `_common_dimensions`.
+    """
+    packed_steps = contiguous([extent for extent, _ in dimensions])
+    new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
+    # A stride that none of the dimensions has is 0, or of a dimension of one element, and stays.
+    return tuple(new_steps.get(step, step) for step in stride)
 
 
 def _part(storage: Storage, first: int, end: int) -> Storage:

@@ -291,15 +291,16 @@ def _output_of(spec: ModuleSpec, calls: Calls) -> Value | None:
 
 
 def _is_input_new(call: Call, number: int) -> bool:
-    """Return whether the input of a layer is memory of its own, which nothing else uses.
+    """Return whether the input of a layer is certainly memory of its own, which nothing else uses.
 
     Args:
-        call: the call of the layer; of a container it is not known, as modules inside may use its input several times.
+        call: the call of a module; of a container it is not known, as modules inside may use its input several times.
         number: of the call.
     """
+    is_container = bool(call.module.children)
+    is_only_user = call.input.users == [number]
     maker = call.input.maker
-    has_no_other_use = call.input.users == [number] and not call.module.children
-    return has_no_other_use and maker is not None and _makes_new(maker)
+    return is_only_user and not is_container and maker is not None and _makes_new(maker)
 
 
 @define(eq=False)

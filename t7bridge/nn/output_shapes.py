@@ -602,11 +602,14 @@ def select(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow, a part along one dimension; `None` if it counts from the end.
+    """Return the shape of the output of nn.Narrow, a part along one dimension.
 
     Args:
-        arguments: of the constructor: dimension, start and length, from 0.
+        arguments: of the constructor: `dim` and `start`, both from 0, and `length`.
         input_shape: of one tensor.
+
+    Returns:
+        `None` if start or length are negative, which Lua counts from the end.
 
     Raises:
         Mismatch: the input has no such part.
