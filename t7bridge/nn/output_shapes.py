@@ -596,9 +596,21 @@ def reduced(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def select(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Select: without the dimension of which it takes one slice."""
+    """Return the shape of the output of nn.Select: without the dimension of which it takes one slice.
+
+    Args:
+        arguments: of the constructor: `dim`, and `index`, the slice, both from 0 or from -1 backwards.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimension or slice.
+    """
     shape = _of_tensor(input_shape)
-    return _replaced(shape, _dimension(arguments, shape))
+    dim = _dimension(arguments, shape)
+    index = arguments.number("index", place=1)
+    if not -shape[dim] <= index < shape[dim]:
+        raise Mismatch
+    return _replaced(shape, dim)
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
@@ -681,22 +693,35 @@ def transpose(arguments: Arguments, input_shape: Value) -> Value:
     example_dims = arguments.get("n_input_dims")
     # Pairs count the dimensions of an example; all others are before these.
     offset = 0 if example_dims is None else len(shape) - example_dims
-    for first_dim, second_dim in arguments.args:
-        first = dim_from_front(first_dim + offset, input_shape)
-        second = dim_from_front(second_dim + offset, input_shape)
+    for pair in arguments.args:
+        # With too few dimensions the sum is negative, which would count from the end.
+        if 0 <= min(pair) < -offset:
+            raise Mismatch
+        first, second = (dim_from_front(dim + offset, input_shape) for dim in pair)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 
 
 def replicate(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements."""
+    """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements.
+
+    Args:
+        arguments: of the constructor: `times`, the place of the new dimension, perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has too few dimensions.
+    """
     shape = _of_tensor(input_shape)
+    times = arguments.number("times", place=0, otherwise=1)
     dim = arguments.number("dim", place=1)
     example_dims = arguments.get("n_input_dims", place=2)
     # Lua takes any input with more dimensions than an example for a batch.
     if example_dims is not None and len(shape) > example_dims:
         dim += 1
-    return (*shape[:dim], arguments.number("times", place=0, otherwise=1), *shape[dim:])
+    if not 0 <= dim <= len(shape):
+        raise Mismatch
+    return (*shape[:dim], times, *shape[dim:])
 
 
 def padding(arguments: Arguments, input_shape: Value) -> Value:

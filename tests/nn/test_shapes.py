@@ -9,9 +9,10 @@ from helpers import TESTFILES, corpus, name_of, read, written
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.errors import ModelError
-from t7bridge.layers import Arguments
+from t7bridge.layers import Arguments, Mismatch
 from t7bridge.nn import TORCH, build_plan, tensor_shapes, traits_of
 from t7bridge.torchmodules import construct
+from t7bridge.torchmodules.layers import shape as layers
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
@@ -89,6 +90,24 @@ def test_declared_outputs_agree_with_pytorch(subtests):
             if rule is not None:
                 value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)
                 assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "shape"),
+    [
+        ("Transpose", ((0, 1),), {"n_input_dims": 3}, (2, 3)),
+        ("Replicate", (2, 3), {}, (2, 3)),
+        ("Select", (0, 2), {}, (2, 3)),
+        ("Select", (1, -4), {}, (2, 3)),
+    ],
+)
+def test_inputs_that_are_too_small_are_refused(name, args, kwargs, shape):
+    """A rule refuses what the layer refuses: too few dimensions, or slices."""
+    rule = traits_of(f"t7bridge.torchmodules.layers.shape.{name}").output
+    with pytest.raises(Mismatch):
+        rule(Arguments(args, kwargs), shape)
+    with pytest.raises((IndexError, RuntimeError)):
+        getattr(layers, name)(*args, **kwargs)(torch.zeros(shape))
 
 
 def damaged(name: str, field: str, size: int) -> bytes:
