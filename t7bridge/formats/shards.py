@@ -22,11 +22,10 @@ from .table import INDEX_SUFFIX, Document
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a folder that has an index.
+    """Open a folder that has an index; see `read`.
 
     Raises:
         UnsupportedError: it has several.
-        FormatError: the index or a file is damaged, or a file is missing.
     """
     path = os.fspath(folder)
     indices = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
@@ -41,16 +40,14 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open an index; its files are opened when the values are read.
+    """Open an index. It is read, and its files are opened, when the document's values are asked for.
 
     Args:
         source: a path of the index; the files are in its folder.
         limits: resource limits.
-
-    Raises:
-        FormatError: the index is damaged.
     """
     index, _ = ByteSource.open(source)
+    # Filled when the values are read, like the document's.
     metadata: dict[str, str] = {}
     notes: list[Note] = []
     return Document("shards", index, lambda: [_tensors(index, limits, metadata, notes)], metadata=metadata, notes=notes)
@@ -122,7 +119,12 @@ def files_of(index: ByteSource, limits: Limits) -> list[str]:
 
 
 def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
-    """Return for each tensor the name of its file, checked: a file in the folder of the index."""
+    """Return for each tensor the name of its file, checked: a file in the folder of the index.
+
+    Raises:
+        CorruptError: the index is damaged, or names something else than files of its folder.
+        LimitError: it is too large.
+    """
     if index.size > limits.header_bytes:
         raise limits.exceeded("header_bytes", "the index is too large", found=f"{index.size} bytes")
     with about_file(index.name):

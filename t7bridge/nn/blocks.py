@@ -1152,19 +1152,28 @@ def _inside(value: Any) -> list[tuple[str, Any]]:
 
     Of a torch.nn.Module these are its parameters, buffers and modules; of another object of Python its attributes.
     """
-    pairs: Iterable[tuple[Any, Any]] = entries(value)
-    if isinstance(value, PythonObject):
-        parts: list[tuple[Any, Any]] = []
-        for name in MODULE_PARTS:
-            part = value.attributes.get(name)
-            if isinstance(part, dict):
-                parts += part.items()
-        pairs = parts or _public_attributes(value)
     named: list[tuple[str, Any]] = []
-    for key, item in pairs:
+    for key, item in _pairs_inside(value):
         if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str):
             named.append((_key_text(key), item))
     return named
+
+
+def _pairs_inside(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what `_inside` names, whatever it is, by keys of any type."""
+    if isinstance(value, PythonObject):
+        return _module_parts(value) or _public_attributes(value)
+    return entries(value)
+
+
+def _module_parts(value: PythonObject) -> list[tuple[Any, Any]]:
+    """Return the parameters, buffers and modules of a torch.nn.Module, each with its name; none of another object."""
+    parts: list[tuple[Any, Any]] = []
+    for name in MODULE_PARTS:
+        part = value.attributes.get(name)
+        if isinstance(part, dict):
+            parts += part.items()
+    return parts
 
 
 def _key_text(key: Any) -> str:

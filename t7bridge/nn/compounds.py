@@ -318,11 +318,12 @@ def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[
     """
     if not isinstance(expression, list) or len(pattern) != len(expression):
         return None
-    matched: dict[str, str] | None = paths
     for part_of_pattern, element in zip(pattern, expression):
-        if matched is not None:
-            matched = _match(part_of_pattern, element, matched)
-    return matched
+        matched = _match(part_of_pattern, element, paths)
+        if matched is None:
+            return None
+        paths = matched
+    return paths
 
 
 def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:

@@ -767,14 +767,20 @@ def borders(dims: int) -> Rule:
 
 
 def upsample(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of batches of images that are upsampled by one factor; `None` for other inputs and arguments."""
+    """Return the shape of a batch of images that are upsampled by one factor for both sides; `None` for anything else.
+
+    Args:
+        arguments: of the constructor, as torch.nn.Upsample has them: `scale_factor`, by name, or `size`, its first
+            argument, which counts if both are given.
+        input_shape: of one tensor.
+    """
     shape = _of_tensor(input_shape)
-    scale = arguments.kwargs.get("scale_factor", arguments.args[0] if arguments.args else None)
-    # torch.nn.Upsample also has a factor for each dimension, or a size, which is its first argument.
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if len(shape) != 4 or arguments.kwargs.get("size") is not None or not is_number:
+    factor = arguments.get("scale_factor")
+    has_size = arguments.get("size", place=0) is not None
+    if len(shape) != 4 or has_size or not isinstance(factor, (int, float)):
         return None
-    return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
+    batch, channels, height, width = shape
+    return (batch, channels, int(height * factor), int(width * factor))
 
 
 def shuffle(arguments: Arguments, input_shape: Value) -> Value:
