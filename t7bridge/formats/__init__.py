@@ -413,21 +413,24 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
     """
     if to is not None:
         if to not in WRITABLE:
-            written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)  # others are read only
-            raise ModelError(f"unknown output format {to!r}", expected=written)
+            raise ModelError(f"unknown output format {to!r}", expected=" or ".join(_written_formats()))
         return FORMATS[to]
-    name = os.fspath(path)
-    suffix = os.path.splitext(name)[1].lower()
+    file = os.fspath(path)
+    suffix = os.path.splitext(file)[1].lower()
     spec = format_of_suffix(suffix)
     if spec is None:
-        names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
             "the output format is not clear from this name",
-            file=name,
+            file=file,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint=_OTHER_VERBS.get(suffix, f"Name it with --to (to=…): {names}."),
+            hint=_OTHER_VERBS.get(suffix, f"Name it with --to (to=…): {', '.join(_written_formats())}."),
         )
     return spec
+
+
+def _written_formats() -> list[str]:
+    """Return the names of the formats that are written, those of the installed packages loaded so far included."""
+    return [name for name, spec in FORMATS.items() if spec.suffixes]  # others are read only
 
 
 _OTHER_VERBS = {

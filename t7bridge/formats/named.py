@@ -211,11 +211,10 @@ def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
     """
     group: list[_Range] = []
     group_end = 0
-    for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # by place; names may be of any order
+    for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # those at one place stay in their order
         if group and first > group_end:
             yield group
             group = []
-            group_end = 0
         group_end = max(group_end, end)
         group.append((first, end, name))
     if group:
@@ -390,6 +389,7 @@ def _covering_pieces(
     for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
         tensor = tensors[name]
         view = views[name]
+        # Dense in the storage and in the file, so that a range of the one is a range of the other.
         if not is_dense(tensor.size, view.stride) or not is_dense(tensor.size, tensor.stride):
             continue
         if view.offset <= end < view.offset + tensor.numel:

@@ -399,7 +399,7 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container the blocks of its modules; return block, plan and key of each."""
+        """Add to the block of a container, not empty, the blocks of its modules; return block, plan and key of each."""
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -407,8 +407,7 @@ class _Sketcher:
             child_block.place_in_plan = (id(spec), name)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
-        if spec.children:
-            _add_container_flows(block, spec)
+        _add_container_flows(block, spec)
         return modules_inside
 
     def _fill_graph(
@@ -1129,7 +1128,7 @@ def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, Py
     steps = 0
     while stack:
         key, value, depth = stack.pop()
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor):  # under each of its names
             tensors[key] = value
             _check_count(len(tensors), limits)
             continue

@@ -162,7 +162,7 @@ class Kinds(walk.Domain[Kind]):
         """
         facts = self._traits(spec.target)
         input_shape = kind.value
-        if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):
+        if kind == NEVER or (kind == NOTHING and facts.flow not in _ACCEPT_NOTHING):
             return NEVER
         # A shape says more than what a flow knows.
         if facts.output is not None and input_shape is not None:
@@ -338,5 +338,5 @@ class Kinds(walk.Domain[Kind]):
         return evolve(output, is_optional=True) if may_be_nothing else output
 
 
-_WITHOUT_INPUT = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)
+_ACCEPT_NOTHING = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)
 """Flows of modules that Lua may apply to nothing; all other layers fail."""

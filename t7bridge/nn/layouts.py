@@ -539,12 +539,12 @@ def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]]
 
     Returns:
         The dimensions of more than one element, the largest stride first, all strides positive and different. `None` if
-        the views differ, have elements several times by smaller strides than the extents inside need, or have no gaps.
+        the views differ, have no gaps, or have an element of the storage at several indices (but for strides of 0).
     """
     first = views[0]
     if any((view.offset, view.size, view.stride) != (first.offset, first.size, first.stride) for view in views):
         return None
-    # A stride of 0 repeats all elements of the other dimensions, which are then stored once.
+    # A stride of 0 repeats all elements of the other dimensions, which are stored once.
     dimensions = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
     dimensions.sort(key=lambda dimension: -dimension[1])
     inner_reach = 0  # distance of the first and the last element of the dimensions inside
@@ -568,7 +568,10 @@ def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
 
 
 def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
-    """Yield the tensors of each storage in a value, without those of storages kept whole."""
+    """Yield the tensors of each storage in a value, but not of storages that stay whole.
+
+    These are the storages that occur in the value outside of tensors, and those of which others see the memory.
+    """
     by_storage: dict[int, list[Tensor]] = {}
     kept_whole: set[int] = set()
     seen: set[int] = set()
@@ -579,7 +582,7 @@ def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
             continue
         seen.add(id(item))
         by_storage.setdefault(id(item.storage), []).append(item)
-        # A storage with a base is a part of its memory, which others may view.
+        # A storage with a base is a part of that one's memory.
         if item.storage.base is not None:
             kept_whole.update((id(item.storage), id(item.storage.base)))
     for views in by_storage.values():
@@ -645,7 +648,7 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     storage = views[0].storage
     assert storage is not None
     dimensions = _common_dimensions(views, end - first)
-    if dimensions is not None:
+    if dimensions is not None:  # the same view each, with gaps, which the new storage lacks
         part = _gathered(storage, first, end, dimensions)
         stride = _packed_stride(views[0].stride, dimensions)
         for view in views:
@@ -653,7 +656,7 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     elif end - first < storage.count:
         part = _part(storage, first, end)
         for view in views:
-            offset = view.offset - first if view.numel else 0
+            offset = view.offset - first if view.numel else 0  # without elements, an offset says nothing
             compact[id(view)] = evolve(view, storage=part, offset=offset)
 
 

@@ -444,7 +444,7 @@ class GraphSpec:
             value: the input.
             pick: returns an element of a value, by its number from 0 on.
             apply: returns the output of a node, by its number from 1 on, the node, and its input.
-            joined: makes a list of values one value.
+            joined: makes a list of values one value, also of none for a node without inputs.
         """
         # By the numbers of nodes in links: the input, then the output of each node.
         values = [value]

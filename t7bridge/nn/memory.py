@@ -183,7 +183,8 @@ class Aliases(Domain[Alias]):
             part.users += 1
             if part.users > _MOST_USES:
                 raise LookupError("a value is used too often")
-            # Of several modules that receive a value, a later one uses it after an earlier one returned.
+            # Of several modules that receive a value, a later one uses it after an earlier one returned. That counts as
+            # being kept, too.
             is_used_again = part.users > 1
             self.keeps |= part.is_input and (effect.keeps or is_used_again)
         if effect.elements is not None:
@@ -254,8 +255,8 @@ def _places_inside(
     if output is None:
         return [(child, False) for child in spec.children.values()]
     places: list[tuple[ModuleSpec, bool]] = []
-    # An output is used up if nothing uses its memory after the call that receives it. That depends on what this call
-    # does with it, so that the last call comes first.
+    # An output is used up if only the next call receives it, and nothing uses its memory afterwards. That depends on
+    # what this call does with it, so that the last call comes first.
     is_next_used_up = False
     for number, call in reversed(list(enumerate(calls.made))):
         next_number = number + 1
@@ -263,8 +264,8 @@ def _places_inside(
             effect = effects.of(calls.made[next_number].module)
             is_used_up = effect.is_done_with_input or (effect.only_returns_input and is_next_used_up)
         else:
-            is_only_output = call.output is output and call.output.users == [_OTHER_USE]
-            is_used_up = is_only_output and container_may_return_input
+            is_output_alone = call.output is output and call.output.users == [_OTHER_USE]
+            is_used_up = is_output_alone and container_may_return_input
         places.append((call.module, is_used_up or _is_input_new(call, number)))
         is_next_used_up = is_used_up
     return places

@@ -18,7 +18,11 @@ from ..data import define
 from ..graph.tensor import Tensor
 
 Extent = Any
-"""A number, or the expression it is computed from: equal expressions are equal numbers."""
+"""A number; or in generated source what stands for one: equal ones are equal numbers.
+
+That is an expression of `_formula`, a symbol of the caller's (a tuple that does not begin with text), or an object that
+is equal to no other.
+"""
 Shape = tuple[Extent, ...]
 Value = Any
 """A `Shape`, a list of values, or `None`."""
@@ -163,12 +167,17 @@ def added(extent: Extent, more: int) -> Extent:
 def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
     """Return an expression: its kind, its depth, and what it is computed from.
 
+    Args:
+        kind: of operation.
+        extent: a symbol, or another expression.
+        numbers: what the operation takes besides.
+
     Returns:
         An extent that is equal to no other if the expression would be nested deeper than `_DEEPEST`.
     """
     depth = 1
-    is_formula = isinstance(extent, tuple) and isinstance(extent[0], str)
-    if is_formula:
+    is_expression = isinstance(extent, tuple) and isinstance(extent[0], str)  # a symbol does not begin with text
+    if is_expression:
         _, inner_depth, *_ = extent
         depth += inner_depth
     if depth > _DEEPEST:
@@ -257,6 +266,7 @@ def transposed(dims: int) -> Rule:
     rule_of_tensor = _windows(dims, options, _enlarged, maps_channels=True)
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the output for a tensor; `None` for a list. A `Rule`."""
         # Lua's full convolutions also accept a list whose second element has the size of the output.
         return None if isinstance(input_shape, list) else rule_of_tensor(arguments, input_shape)
 
