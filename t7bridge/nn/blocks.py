@@ -471,42 +471,41 @@ class _Sketcher:
 
 
 def _kind_of(spec: ModuleSpec) -> str:
-    """Return the kind of a module's block; that of a container may change when its arrows are known.
-
-    See `_add_container_flows`. A container whose arrows are never known keeps it.
-    """
+    """Return the kind of a module's block; that of a container whose arrows are known is set with these again."""
     if spec.graph is not None:
         return "graph"
     if not spec.children:
         return "layer"
-    return "chain" if spec.target == SEQUENTIAL or len(spec.children) == 1 else "side"
+    is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
+    return "chain" if is_chain else "side"
 
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
-    """Assign the tensors of a state dict to their blocks; one in the memory of an earlier one refers to that.
+    """Return the tensors of a state dict by the keys of their blocks.
+
+    A tensor in the memory of an earlier one, of the same shape, refers to it if that is in another block.
 
     Args:
         tensors: by key.
         buffers: the keys of those that are not parameters.
     """
     weights: dict[str, list[Weight]] = {}
-    # Block and key of the first tensor of each memory.
-    first: dict[object, tuple[str, str]] = {}
+    # By memory: block and key of the first tensor in it.
+    first_users: dict[object, tuple[str, str]] = {}
     for key, tensor in tensors.items():
         block, _, name = key.rpartition(".")
         memory: object = object()  # a tensor without elements shares nothing
         if tensor.storage is not None:
             memory = (id(tensor.storage), tensor.offset, tensor.shape)
-        first_block, first_key = first.setdefault(memory, (block, key))
+        first_block, first_key = first_users.setdefault(memory, (block, key))
         kind = "buffer" if key in buffers else "parameter"
-        # Within a block nothing is noted, as an arrow leads from one block to another.
         shared = first_key if first_block != block else ""
         weights.setdefault(block, []).append(Weight(name, key, tensor, kind, shared))
     return weights
 
 
 def _describe_weights(block: Block) -> None:
-    """Mark a block with weights, and add to its label their number of elements, and the key of one that is shared."""
+    """Mark a block that has weights, and add to its label their number of elements, and the key of what it shares."""
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
         block.mark = block.mark or "weights"  # a class without a PyTorch module keeps its mark
@@ -595,7 +594,10 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the tensors of a module's last output, from its field `output`; of a table the first ones."""
+    """Return the sizes of the tensors of a module's last output, from its field `output`; of a table the first ones.
+
+    A tensor without elements was cleared, and says nothing.
+    """
     value: Value = obj.get("output") if obj is not None else None
     outputs = [value]
     if isinstance(value, Table):
@@ -609,7 +611,7 @@ def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
-    """Return all arguments of the constructor, as text: positional ones by their numbers, from 0."""
+    """Return the arguments of the constructor, as text: positional ones by number, from 0; others unless `None`."""
     arguments: dict[str, Literal] = {str(number): value for number, value in enumerate(spec.args)}
     arguments.update((name, value) for name, value in spec.kwargs.items() if value is not None)
     return {name: clean(_literal_text(value), _FIELD_CHARS) for name, value in arguments.items()}
@@ -747,7 +749,7 @@ class Wires(Domain[Wire]):
         return Wire(items=tuple(values))
 
     def many(self, values: Sequence[Wire]) -> Wire:
-        """Return a list of unknown length; if its elements have different sources, none is known."""
+        """Return a list of unknown length; its elements have a known source only if all values have the same."""
         element = values[0] if len(set(values)) == 1 else Wire()
         return Wire(items=(element,), is_open=True)
 
@@ -786,11 +788,11 @@ class Wires(Domain[Wire]):
         return apply(value)
 
     def steps(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list; the steps of a tensor have the source of the whole."""
+        """Return a list for a list; the steps of anything else have the source of the whole."""
         return super().steps(value, apply) if value.items is not None else apply(value)
 
     def stack(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list; of a value that may be none, apply the function to it as a whole."""
+        """Return a list for a list; apply the function to anything else as a whole."""
         return super().stack(value, apply) if value.items is not None else apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
@@ -1147,7 +1149,7 @@ def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, Py
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:
-    """Return the tensors, objects and containers in a value by name.
+    """Return the tensors, objects and containers in a value by name; a key that is neither text nor number has none.
 
     Of a torch.nn.Module these are its parameters, buffers and modules; of another object of Python its attributes.
     """
@@ -1175,7 +1177,8 @@ def _module_parts(value: PythonObject) -> list[tuple[Any, Any]]:
     return parts
 
 
-def _key_text(key: Any) -> str:
+def _key_text(key: bytes | float | int | str) -> str:
+    """Return the key of an entry as a step of a path."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     # A float as Lua prints it: 1, not 1.0.

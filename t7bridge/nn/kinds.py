@@ -97,7 +97,7 @@ def listed(items: Iterable[Kind]) -> Kind:
 
 
 def many(each: Kind) -> Kind:
-    """Return the kind of a list of unknown length whose elements are all of one kind; of any, if that is too large."""
+    """Return the kind of a list of unknown length, by that of each element; a kind that is too large is forgotten."""
     if each.size >= walk.LARGEST:
         each = ANY
     return Kind("list", each=each, size=1 + each.size)

@@ -558,13 +558,16 @@ def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]]
 
 
 def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield groups of the tensors of a storage whose ranges in it overlap.
+    """Yield groups of the tensors of a storage whose ranges in it overlap: clusters.
 
     Yields:
-        First element, end, and tensor of each, in order.
+        First element, end, and tensor of each, in order. A tensor without elements is a cluster at 0.
     """
-    ranges = [view.reach() if view.numel else (0, 0) for view in views]
-    yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
+    rows = []
+    for view in views:
+        begin, end = view.reach() if view.numel else (0, 0)
+        rows.append((begin, end, view))
+    yield from overlapping(rows)
 
 
 def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
@@ -639,7 +642,7 @@ def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[i
     """Make the views of a cluster again, on a storage that has no more than they use; nothing if theirs has no more.
 
     Args:
-        cluster: first element, end, and view, in order.
+        cluster: the views of a storage whose ranges overlap: first element, end, and view, in order.
         compact: receives the new tensors, by the ids of the old.
     """
     views = [view for _, _, view in cluster]
