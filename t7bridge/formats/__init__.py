@@ -283,7 +283,7 @@ def _archive_format(
         limits: resource limits.
         installed: whether formats of installed packages are asked, too, where none of ours matches.
     """
-    from .pt.zip import ZipArchive
+    from .pt.zip import ZipArchive  # which other files do not need
 
     try:
         archive = ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True)

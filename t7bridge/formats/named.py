@@ -461,7 +461,7 @@ def _assembled_storage(
 
 def same_rows(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same elements, bit for bit."""
-    from ..values.compare import same_bytes
+    from ..values.compare import same_bytes  # which files without shared memory do not need
 
     return same_bytes(rows(one), rows(other))
 
