@@ -267,6 +267,21 @@ def _consecutive_views(named: NamedTensors) -> set[Name]:
     return consecutive
 
 
+@define(frozen=True)
+class _Member:
+    """A tensor of a file that had a common storage with others when it was written.
+
+    Attributes:
+        name: of the tensor.
+        tensor: as it was read, on a storage of its own.
+        view: its place in the common storage, from the file's metadata.
+    """
+
+    name: Any
+    tensor: Tensor
+    view: TensorView
+
+
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
     """Put tensors that were views of one storage back on one storage, if they still agree.
 
@@ -278,16 +293,17 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: li
     Returns:
         The same dict.
     """
-    groups: dict[int, list[_Key]] = {}
+    groups: dict[int, list[_Member]] = {}
     for name, view in views.items():
         if name in tensors:
-            groups.setdefault(view.storage, []).append(name)
-    for names in groups.values():
-        if len(names) == 1:  # the others are missing
+            groups.setdefault(view.storage, []).append(_Member(name, tensors[name], view))
+    for members in groups.values():
+        if len(members) == 1:  # the others are missing
             continue
-        tied_tensors = _tied(tensors, views, names)
+        tied_tensors = _tied(members)
         if tied_tensors is None:
-            message = f"tensors that shared memory no longer agree: {few(map(_text_name, names))}"
+            names = few(_text_name(member.name) for member in members)
+            message = f"tensors that shared memory no longer agree: {names}"
             notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
         else:
             tensors.update(tied_tensors)
@@ -299,69 +315,34 @@ def _text_name(name: Any) -> str:
     return ".".join(name) if isinstance(name, tuple) else str(name)
 
 
-def _tied(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
-) -> dict[_Key, Tensor] | None:
-    """Return tensors as views of one storage; `None` if their elements or the views do not agree.
+def _tied(members: list[_Member]) -> dict[Any, Tensor] | None:
+    """Return tensors, by name, as views of one storage; `None` if their elements or the views do not agree.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage; of all others nothing is returned.
+        members: all tensors that the metadata have on the storage.
     """
-    if not _are_of_one_storage(tensors, views, names):
+    if not _may_share_storage(members):
         return None
-    storage, agreeing_names = _common_storage(tensors, views, names)
-    tied_tensors = {}
-    for name in names:
-        view = views[name]
-        tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
-        if name not in agreeing_names and not same_rows(tied_tensors[name], tensors[name]):
+    storage, agreeing_names = _common_storage(members)
+    tied_tensors: dict[Any, Tensor] = {}
+    for member in members:
+        tied_tensor = evolve(member.tensor, storage=storage, offset=member.view.offset, stride=member.view.stride)
+        if member.name not in agreeing_names and not same_rows(tied_tensor, member.tensor):
             return None
+        tied_tensors[member.name] = tied_tensor
     return tied_tensors
 
 
-def _common_storage(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
-) -> tuple[Storage, set[_Key]]:
-    """Return a storage with the elements of tensors: without copying, if bytes in the file make it up; else in memory.
-
-    Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage, see `_are_of_one_storage`.
-
-    Returns:
-        The storage; and the names of tensors that certainly have its elements. Others may disagree with it.
-    """
-    first_name = names[0]
-    count = views[first_name].count
-    pieces = _covering_pieces(tensors, views, names, count)
-    span = _span_of_pieces(tensors, views, pieces) if pieces else None
-    if span is None:
-        return _assembled_storage(tensors, views, names, count), set()
-    storage = Storage(tensors[first_name].element, count, span)
-    # A piece that begins where its tensor does is all of the tensor, whose bytes of the file are then on the storage.
-    return storage, {name for start, name in pieces if start == views[name].offset}
-
-
-def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
-    """Return whether tensors and their views, judging by types and shapes, may be those of one storage.
-
-    Args:
-        tensors: the tensors of a file.
-        views: of the tensors, from the metadata.
-        names: of those that the metadata have on one storage.
-    """
-    first_name = names[0]
-    element = tensors[first_name].element
-    count = views[first_name].count
+def _may_share_storage(members: list[_Member]) -> bool:
+    """Return whether tensors may be views of one storage, judging by types, shapes and places, not by elements."""
+    element = members[0].tensor.element
+    count = members[0].view.count
     # A storage is never larger than its tensors together: see `plan_views`. A file could claim any size.
-    if count > sum(tensors[name].numel for name in names):
+    if count > sum(member.tensor.numel for member in members):
         return False
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
+    for member in members:
+        tensor = member.tensor
+        view = member.view
         if view.count != count or tensor.element is not element:
             return False
         if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
@@ -369,43 +350,51 @@ def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, Tensor
     return True
 
 
-def _covering_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
-) -> list[tuple[int, _Key]]:
-    """Return pieces of tensors that make up a storage; empty if those that lie dense in it do not cover it.
+def _common_storage(members: list[_Member]) -> tuple[Storage, set[Any]]:
+    """Return a storage with the elements of tensors: without copying, if bytes in the file make it up; else in memory.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage.
-        count: number of elements of the storage.
+        members: the tensors; they may share a storage, see `_may_share_storage`.
 
     Returns:
-        Of each piece its first element in the storage, and the name of the tensor that has the elements from there on.
+        The storage; and the names of tensors that certainly have its elements. Others may disagree with it.
     """
-    pieces: list[tuple[int, _Key]] = []
+    first = members[0]
+    pieces = _covering_pieces(members)
+    span = _span_of_pieces(pieces) if pieces else None
+    if span is None:
+        return _assembled_storage(members), set()
+    storage = Storage(first.tensor.element, first.view.count, span)
+    # A piece that begins where its tensor does is all of the tensor, whose bytes of the file are then on the storage.
+    return storage, {member.name for start, member in pieces if start == member.view.offset}
+
+
+def _covering_pieces(members: list[_Member]) -> list[tuple[int, _Member]]:
+    """Return pieces of tensors that make up their storage; empty if those that lie dense in it do not cover it.
+
+    Returns:
+        Of each piece its first element in the storage, and the tensor that has the elements from there on.
+    """
+    pieces: list[tuple[int, _Member]] = []
     end = 0
     # Of those that begin at one place, the largest covers most.
-    for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
-        tensor = tensors[name]
-        view = views[name]
+    for member in sorted(members, key=lambda member: (member.view.offset, -member.tensor.numel)):
+        tensor = member.tensor
+        view = member.view
         # Dense in the storage and in the file, so that a range of the one is a range of the other.
         if not is_dense(tensor.size, view.stride) or not is_dense(tensor.size, tensor.stride):
             continue
         if view.offset <= end < view.offset + tensor.numel:
-            pieces.append((end, name))
+            pieces.append((end, member))
             end = view.offset + tensor.numel
+    count = members[0].view.count
     return pieces if end == count else []
 
 
-def _span_of_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]]
-) -> Span | None:
+def _span_of_pieces(pieces: list[tuple[int, _Member]]) -> Span | None:
     """Return the bytes of a storage, which are those of tensors in the file.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
         pieces: of the storage, at least one, see `_covering_pieces`.
 
     Returns:
@@ -413,13 +402,13 @@ def _span_of_pieces(
     """
     parts: list[Piece] = []
     encodings: set[tuple[str, int]] = set()
-    for start, name in pieces:
-        tensor = tensors[name]
+    for start, member in pieces:
+        tensor = member.tensor
         span = tensor.storage.data if tensor.storage is not None else None
         if not isinstance(span, Span):
             return None
         encodings.add((span.order, span.width))
-        parts.append(_bytes_from(tensor, span, start - views[name].offset))
+        parts.append(_bytes_from(tensor, span, start - member.view.offset))
     if len(encodings) > 1:
         return None
     ((order, width),) = encodings
@@ -435,26 +424,21 @@ def _bytes_from(tensor: Tensor, span: Span, first: int) -> Piece:
     return span.source, offset, (tensor.numel - first) * span.width
 
 
-def _assembled_storage(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
-) -> Storage:
+def _assembled_storage(members: list[_Member]) -> Storage:
     """Return a storage in memory, into which the elements of the tensors are copied in turn; others are 0.
 
     Where they disagree, the last one counts; `_tied` compares them all with the result.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors, inside the storage: see `_are_of_one_storage`.
-        names: of those that are on the storage.
-        count: number of elements of the storage.
+        members: the tensors, whose views are inside the storage: see `_may_share_storage`.
     """
-    element = tensors[names[0]].element
+    element = members[0].tensor.element
+    count = members[0].view.count
     array = np.zeros(count, element.code)
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
-        strides = byte_strides(tensor.size, view.stride, array.itemsize)
-        elements = np.lib.stride_tricks.as_strided(array[view.offset :], tensor.size, strides)
+    for member in members:
+        tensor = member.tensor
+        strides = byte_strides(tensor.size, member.view.stride, array.itemsize)
+        elements = np.lib.stride_tricks.as_strided(array[member.view.offset :], tensor.size, strides)
         elements[...] = tensor.array
     return Storage(element, count, array)
 

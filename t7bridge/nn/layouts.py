@@ -557,17 +557,34 @@ def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]]
     return dimensions if has_gaps else None
 
 
-def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield groups of the tensors of a storage whose ranges in it overlap: clusters.
+@define(frozen=True)
+class _Cluster:
+    """Tensors of one storage whose ranges in it overlap.
 
-    Yields:
-        First element, end, and tensor of each, in order. A tensor without elements is a cluster at 0.
+    Attributes:
+        storage: the storage.
+        first: the first element that they use.
+        end: the one after the last.
+        views: the tensors, by their first elements.
     """
+
+    storage: Storage
+    first: int
+    end: int
+    views: list[Tensor]
+
+
+def _clusters(views: list[Tensor]) -> Iterator[_Cluster]:
+    """Yield the clusters of the tensors of a storage, in order; one without elements is a cluster at 0."""
+    storage = views[0].storage
+    assert storage is not None
     rows = []
     for view in views:
-        begin, end = view.reach() if view.numel else (0, 0)
-        rows.append((begin, end, view))
-    yield from overlapping(rows)
+        first, end = view.reach() if view.numel else (0, 0)
+        rows.append((first, end, view))
+    for group in overlapping(rows):
+        first, _, _ = group[0]
+        yield _Cluster(storage, first, max(end for _, end, _ in group), [view for _, _, view in group])
 
 
 def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
@@ -638,28 +655,24 @@ def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[int, Tensor]) -> None:
+def _move_to_own_storage(cluster: _Cluster, compact: dict[int, Tensor]) -> None:
     """Make the views of a cluster again, on a storage that has no more than they use; nothing if theirs has no more.
 
     Args:
-        cluster: the views of a storage whose ranges overlap: first element, end, and view, in order.
+        cluster: the views.
         compact: receives the new tensors, by the ids of the old.
     """
-    views = [view for _, _, view in cluster]
-    first, _, _ = cluster[0]
-    end = max(end for _, end, _ in cluster)
-    storage = views[0].storage
-    assert storage is not None
-    dimensions = _common_dimensions(views, end - first)
+    count = cluster.end - cluster.first
+    dimensions = _common_dimensions(cluster.views, count)
     if dimensions is not None:  # the same view each, with gaps, which the new storage lacks
-        part = _gathered(storage, first, end, dimensions)
-        stride = _packed_stride(views[0].stride, dimensions)
-        for view in views:
+        part = _gathered(cluster.storage, cluster.first, cluster.end, dimensions)
+        stride = _packed_stride(cluster.views[0].stride, dimensions)
+        for view in cluster.views:
             compact[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
-    elif end - first < storage.count:
-        part = _part(storage, first, end)
-        for view in views:
-            offset = view.offset - first if view.numel else 0  # without elements, an offset says nothing
+    elif count < cluster.storage.count:
+        part = _part(cluster.storage, cluster.first, cluster.end)
+        for view in cluster.views:
+            offset = view.offset - cluster.first if view.numel else 0  # without elements, an offset says nothing
             compact[id(view)] = evolve(view, storage=part, offset=offset)
 
 
@@ -765,38 +778,34 @@ def _trim_storage(views: list[Tensor], compact: dict[int, Tensor]) -> None:
         views: all tensors of the storage.
         compact: receives the new tensors, by the ids of the old.
     """
-    storage = views[0].storage
-    assert storage is not None
     clusters = list(_clusters(views))
     if len(clusters) == 1:
         _move_to_own_storage(clusters[0], compact)
         return
-    used_count = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
-    if used_count == storage.count:
+    used_count = sum(cluster.end - cluster.first for cluster in clusters)
+    if used_count == clusters[0].storage.count:
         return
     for cluster in clusters:
         _move_to_own_storage(cluster, compact)
-    _join_storages(storage, clusters, compact)
+    _join_storages(clusters, compact)
 
 
-def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]]], compact: dict[int, Tensor]) -> None:
-    """Put the tensors of several clusters, which have a storage each, on one again.
+def _join_storages(clusters: list[_Cluster], compact: dict[int, Tensor]) -> None:
+    """Put the new tensors of several clusters of one storage, which have a storage each now, on one again.
 
     Args:
-        storage: the storage that they had before.
-        clusters: of each its views that overlap there: first element, end, and view, in order.
-        compact: the tensors on storages of their own, by the ids of the views; receives those on the common one.
+        clusters: the clusters.
+        compact: the new tensors, by the ids of the old; receives those on the common storage in their place.
     """
     parts: list[Storage] = []
     for cluster in clusters:
-        _, _, view = cluster[0]
-        part = compact[id(view)].storage
+        part = compact[id(cluster.views[0])].storage
         assert part is not None
         parts.append(part)
-    joined = evolve(storage, count=sum(part.count for part in parts), data=Joined(parts))
-    start = 0
+    joined = evolve(clusters[0].storage, count=sum(part.count for part in parts), data=Joined(parts))
+    start = 0  # of the part in the joined storage
     for part, cluster in zip(parts, clusters):
-        for _, _, view in cluster:
+        for view in cluster.views:
             tensor = compact[id(view)]
             compact[id(view)] = evolve(tensor, storage=joined, offset=start + tensor.offset)
         start += part.count
