@@ -35,6 +35,8 @@ from .table import SUFFIXES as SUFFIXES
 from .table import WRITABLE as WRITABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..graph.dtypes import ELEMENT_TYPES
     from ..io.source import PathLike, Readable
     from ..limits import Limits
@@ -216,7 +218,7 @@ def _folder_of(path: PathLike) -> str:
     specs = [spec for spec in FORMATS.values() if base in spec.inside]
     if specs and os.path.isdir(folder):
         names = os.listdir(folder)
-        if any(spec.folder is not None and spec.folder(names) for spec in specs):
+        if _format_with_folder(specs, names) is not None:
             return folder
     return ""
 
@@ -290,14 +292,15 @@ def _archive_format(
     except T7BridgeError:
         return FORMATS["pt"]  # its reader reports the damage
     names = list(archive.members)
-    for spec in specs:
-        if spec.members is not None and spec.members(names):
-            return spec
-    # Loading installed packages takes time.
-    for spec in added_formats() if installed else []:
-        if spec.members is not None and spec.members(names):
-            return spec
-    return OtherArchive(source, archive)
+    spec = _format_with_members(specs, names)
+    if spec is None and installed:  # only now, as loading installed packages takes time
+        spec = _format_with_members(added_formats(), names)
+    return spec if spec is not None else OtherArchive(source, archive)
+
+
+def _format_with_members(specs: list[FormatSpec], names: list[str]) -> FormatSpec | None:
+    """Return the first format whose archives have members of these names."""
+    return next((spec for spec in specs if spec.members is not None and spec.members(names)), None)
 
 
 def _is_model(name: str) -> bool:
@@ -339,14 +342,17 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    for spec in FORMATS.values():
-        if spec.folder is not None and spec.folder(names):
-            return spec
-    # Loading installed packages takes time.
-    for spec in added_formats():
-        if spec.folder is not None and spec.folder(names):
-            return spec
-    raise _folder_refusal(os.fspath(path), names)
+    spec = _format_with_folder(FORMATS.values(), names)
+    if spec is None:  # only now, as loading installed packages takes time
+        spec = _format_with_folder(added_formats(), names)
+    if spec is None:
+        raise _folder_refusal(os.fspath(path), names)
+    return spec
+
+
+def _format_with_folder(specs: Iterable[FormatSpec], names: list[str]) -> FormatSpec | None:
+    """Return the first format whose folders have files of these names."""
+    return next((spec for spec in specs if spec.folder is not None and spec.folder(names)), None)
 
 
 def _folder_refusal(path: str, names: list[str]) -> T7BridgeError:

@@ -227,11 +227,7 @@ def write_order(named: NamedTensors) -> list[Name]:
     Of these the dense ones come first, each where the one before ends, so that a storage shared by several tensors is
     one run of bytes in the file if possible; then the others.
     """
-    first_names: dict[int, str] = {}
-    """By the number of a storage: the first of its tensors' names, by which all of them are sorted."""
-    for steps, view in named.views.items():
-        name = ".".join(steps)
-        first_names[view.storage] = min(first_names.get(view.storage, name), name)
+    first_names = _first_names(named)
     consecutive = _consecutive_views(named)
 
     def sort_key(steps: Name) -> tuple[Any, ...]:
@@ -248,6 +244,15 @@ def write_order(named: NamedTensors) -> list[Name]:
         return (-width, first_names[view.storage], is_later, view.offset, name)
 
     return sorted(named.tensors, key=sort_key)
+
+
+def _first_names(named: NamedTensors) -> dict[int, str]:
+    """Return for each shared storage, by its number, the first name of its tensors in alphabetical order."""
+    first_names: dict[int, str] = {}
+    for steps, view in named.views.items():
+        name = ".".join(steps)
+        first_names[view.storage] = min(first_names.get(view.storage, name), name)
+    return first_names
 
 
 def _consecutive_views(named: NamedTensors) -> set[Name]:

@@ -181,7 +181,8 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         value: the tensors: by name, or with metadata as `NamedTensors`.
 
     Raises:
-        UnsupportedError: numpy has no such elements.
+        ModelError: two names would be one.
+        UnsupportedError: numpy has no such elements, or a name is too long.
         WriteError: the disk reports an error.
     """
     named = NamedTensors.of(value)
@@ -193,15 +194,24 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     for steps in order:
         tensor = named.tensors[steps]
         name = ".".join(steps)
-        if not tensor.element.native:
-            raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
-        if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
-            raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
+        _check_array(tensor, name)
         writer.add(f"{name}.npy", content(tensor), tensor.numel * tensor.element.itemsize, _npy_header(tensor))
     comment, without_room = _comment(named)
     writer.finish(comment)
     output.flush()
     return Written(len(order), named.storages, without_room)
+
+
+def _check_array(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor that no array of an archive can be.
+
+    Raises:
+        UnsupportedError: numpy has no such elements, or the name is too long.
+    """
+    if not tensor.element.native:
+        raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
+    if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
+        raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
 
 
 def _npy_header(tensor: Tensor) -> bytes:

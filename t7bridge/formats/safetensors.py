@@ -79,13 +79,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise CorruptError("the metadata are not strings", offset=_LENGTH_BYTES, path=_METADATA)
-    tensors: dict[str, Tensor] = {}
-    ranges: list[tuple[int, int, str]] = []
-    for name, entry in header.items():
-        tensor, begin, end = _tensor(opened, start, name, entry, limits)
-        tensors[name] = tensor
-        ranges.append((begin, end, name))
-    _check_ranges(opened, start, ranges)
+    tensors = _tensors(opened, start, header, limits)
     # Our entry says which tensors share memory: it is no metadata of the user.
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
     notes: list[Note] = []  # receives from `tie` which tensors no longer share memory
@@ -121,6 +115,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
     return entries
+
+
+def _tensors(source: ByteSource, start: int, entries: Mapping[str, Any], limits: Limits) -> dict[str, Tensor]:
+    """Return the tensors of the header, whose bytes make up the rest of the file.
+
+    Args:
+        source: the file.
+        start: offset of the first byte after the header.
+        entries: what the header says about each, by name.
+        limits: resource limits.
+
+    Raises:
+        FormatError: an entry is invalid, or the bytes are not just those of the tensors.
+        UnsupportedError: there is no such element type here.
+    """
+    tensors: dict[str, Tensor] = {}
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        tensor, begin, end = _tensor(source, start, name, entry, limits)
+        tensors[name] = tensor
+        ranges.append((begin, end, name))
+    _check_ranges(source, start, ranges)
+    return tensors
 
 
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
@@ -200,15 +217,14 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         value: the tensors: by name, or with metadata as `NamedTensors`.
 
     Raises:
-        UnsupportedError: safetensors has no such elements.
+        ModelError: two names would be one.
+        UnsupportedError: safetensors has no such elements, or reserves a name.
         WriteError: there are too many names, or the disk reports an error.
     """
     named = NamedTensors.of(value)
-    steps_of_names = dotted({steps: steps for steps in named.tensors})
-    for name, steps in steps_of_names.items():
-        element = named.tensors[steps].element
-        if element.name not in DTYPES:
-            raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
+    for name, tensor in dotted(named.tensors).items():
+        if tensor.element.name not in DTYPES:
+            raise UnsupportedError(f"safetensors has no elements of type {tensor.element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
     order = write_order(named)

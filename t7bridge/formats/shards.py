@@ -7,6 +7,7 @@ huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from posixpath import join
 from typing import Any
 
@@ -74,13 +75,22 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
         if not isinstance(tensor, Tensor):
             raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
         tensors[name] = tensor
-    # A tensor that the index maps to another file is a copy there, and not noted.
+    notes += _notes_of_left_out(state_dicts, weight_map)
+    return tensors
+
+
+def _notes_of_left_out(state_dicts: Mapping[str, Mapping[Any, Any]], weight_map: Mapping[str, str]) -> list[Note]:
+    """Return a note for each file with values whose names are not in the index.
+
+    A tensor that the index maps to another file is a copy there, and not noted.
+    """
+    notes: list[Note] = []
     for file, state_dict in state_dicts.items():
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {counted(len(names), 'value')} that the index does not name, left out"
             notes.append(Note("warning", path=names[0], message=text, code="left-out", count=len(names)))
-    return tensors
+    return notes
 
 
 def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) -> dict[str, dict[Any, Any]]:

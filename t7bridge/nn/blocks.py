@@ -1118,34 +1118,47 @@ def _structure_block(path: str, obj: PythonObject | TorchObject | None, weights:
 
 
 def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
-    """Return the tensors of a value, and the objects in it, by their paths, without recursion: `layer1.0.weight`.
+    """Return the tensors of a value, and the objects in it, by their paths: `layer1.0.weight`.
 
     Raises:
         LimitError: there are too many, or they are nested too deep.
     """
     tensors: dict[str, Tensor] = {}
     objects: dict[str, PythonObject | TorchObject] = {}
+    for path, item in _all_inside(value, limits):
+        if isinstance(item, Tensor):
+            tensors[path] = item
+            _check_count(len(tensors), limits)
+        elif isinstance(item, (PythonObject, TorchObject)):
+            objects[path] = item
+            _check_count(len(objects), limits)
+    return tensors, objects
+
+
+def _all_inside(value: Any, limits: Limits) -> Iterator[tuple[str, Any]]:
+    """Yield a value and what is in it at any depth, each with its path: a tensor at all of its paths, others at one.
+
+    Raises:
+        LimitError: they are nested too deep, or too many.
+    """
     seen: set[int] = set()
     stack = [("", value, 0)]
     steps = 0
     while stack:
-        key, value, depth = stack.pop()
-        if isinstance(value, Tensor):  # under each of its names
-            tensors[key] = value
-            _check_count(len(tensors), limits)
+        path, item, depth = stack.pop()
+        if isinstance(item, Tensor):
+            yield path, item
             continue
-        if id(value) in seen:
+        if id(item) in seen:
             continue
-        seen.add(id(value))
-        if isinstance(value, (PythonObject, TorchObject)):
-            objects[key] = value
-            _check_count(len(objects), limits)
-        inside = _inside(value)
+        seen.add(id(item))
+        yield path, item
+        inside = _inside(item)
         steps += len(inside)
         if depth > _DEEPEST or steps > _VALUES_PER_BLOCK * limits.blocks:
-            raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
-        stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
-    return tensors, objects
+            raise LimitError("the values are nested too deep, or are too many, for a picture", found=path[:60])
+        for name, inner in reversed(inside):
+            stack.append((f"{path}.{name}" if path else name, inner, depth + 1))
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:

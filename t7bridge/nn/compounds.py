@@ -346,15 +346,27 @@ def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -
         if paths.get(pattern.path, expression.path) != expression.path:
             return None
         paths = {**paths, pattern.path: expression.path}
-    if not in_lua(pattern.layer).commutes or not _can_permute(pattern.input, expression.input):
-        return _match(pattern.input, expression.input, paths)
-    for inputs in permutations(expression.input):
-        matched = _match(pattern.input, list(inputs), paths)
+    if in_lua(pattern.layer).commutes and _can_permute(pattern.input, expression.input):
+        return _match_in_any_order(pattern.input, expression.input, paths)
+    return _match(pattern.input, expression.input, paths)
+
+
+def _match_in_any_order(
+    pattern: list[Expression], inputs: list[Expression], paths: dict[str, str]
+) -> dict[str, str] | None:
+    """Compare the inputs of a sum or product with patterns, in every order; see `_match_lists`."""
+    for permuted_inputs in permutations(inputs):
+        matched = _match_lists(pattern, list(permuted_inputs), paths)
         if matched is not None:
             return matched
     return None
 
 
 def _can_permute(pattern: Expression, inputs: Expression) -> bool:
-    """Return whether the inputs of a sum or product are as many as in the pattern, and few enough to try all orders."""
+    """Return whether the inputs of a sum or product are as many as in the pattern, and few enough to try all orders.
+
+    Args:
+        pattern: a list, as the input of any sum in a pattern is.
+        inputs: the input of such a layer, which may be anything.
+    """
     return isinstance(inputs, list) and len(inputs) == len(pattern) <= _MOST_PERMUTED
