@@ -244,19 +244,24 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
     metadata = dict(named.metadata)
     left_out: list[str] = []
     names_by_size = sorted(metadata, key=lambda name: (len(metadata[name]), name))
-    while True:
-        text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
-        comment = _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
-        if len(comment) <= _LONGEST_COMMENT:
-            return comment, tuple(left_out)
-        if not metadata:  # it is too long for the views alone; without them it has room
-            views = {"views": {}}
-            continue
+    comment = _packed_comment(metadata, views)
+    while len(comment) > _LONGEST_COMMENT and metadata:
         # An eighth at once: packing the text again for each of very many strings would take long.
         for _ in range(max(1, len(names_by_size) // 8)):
             name = names_by_size.pop()
             left_out.append(name)
             del metadata[name]
+        comment = _packed_comment(metadata, views)
+    if len(comment) > _LONGEST_COMMENT:
+        no_views = json.loads(format_views({}))
+        comment = _packed_comment({}, no_views)
+    return comment, tuple(left_out)
+
+
+def _packed_comment(metadata: Mapping[str, str], views: Mapping[str, Any]) -> bytes:
+    """Return the archive's comment for some strings, and for views as `format_views` has them."""
+    text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
+    return _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:
