@@ -8,6 +8,7 @@ package asks for the format of a file. A format is a module in this folder, load
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import face
@@ -391,8 +392,9 @@ def _hint_for_folder(path: str, names: list[str]) -> str:
     """
     for name in names[:_MOST_LOOKED_INTO]:
         inner = os.path.join(path, name)
-        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
-            return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
+        with suppress(OSError):  # it is a file, or may not be read
+            if is_unpacked(os.listdir(inner)):
+                return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
     return FOLDER_HINT
 
 
