@@ -493,10 +493,20 @@ def _inferred(size: Shape, total: int) -> Shape:
 
 
 def flatten(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of torch.nn.Flatten, whose dimensions count from the batch on."""
-    shape = _of_tensor(input_shape)
-    start = arguments.number("start_dim", place=0, otherwise=1) % len(shape)
-    end = arguments.number("end_dim", place=1, otherwise=-1) % len(shape)
+    """Return the shape of the output of torch.nn.Flatten: one dimension for those from `start_dim` to `end_dim`.
+
+    Args:
+        arguments: of the constructor: these two, from 0, that of the batch, or from -1 backwards.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimensions, or the first comes after the last.
+    """
+    shape = _of_tensor(input_shape) or (1,)  # a tensor without dimensions gets one
+    start = dim_from_front(arguments.number("start_dim", place=0, otherwise=1), shape)
+    end = dim_from_front(arguments.number("end_dim", place=1, otherwise=-1), shape)
+    if start > end:
+        raise Mismatch
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 

@@ -92,6 +92,15 @@ def test_declared_outputs_agree_with_pytorch(subtests):
                 assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
 
 
+@pytest.mark.parametrize(("args", "shape"), [((), (3,)), ((), ()), ((0, 5), (2, 3)), ((2, 1), (2, 3, 4))])
+def test_dimensions_that_cannot_be_flattened_are_refused(args, shape):
+    """The rule of Flatten refuses what PyTorch refuses."""
+    with pytest.raises(Mismatch):
+        traits_of("torch.nn.Flatten").output(Arguments(args, {}), shape)
+    with pytest.raises((IndexError, RuntimeError)):
+        torch.nn.Flatten(*args)(torch.zeros(shape))
+
+
 @pytest.mark.parametrize(
     ("name", "args", "kwargs", "shape"),
     [
