@@ -298,7 +298,7 @@ def pooling(dims: int) -> Rule:
 
 
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
-    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it.
+    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; below 1 for too small an input.
 
     An unknown one is returned if it would be an expression that is rounded up.
 
@@ -308,20 +308,21 @@ def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: in
         stride: distance of two windows; 0 for that of the kernel.
         padding: elements added at both sides.
         dilation: distance of two elements of a window.
-        ceil_mode: whether the number of windows is rounded up, so that the last one may reach beyond the input.
+        ceil_mode: whether the number of windows is rounded up, so that the last one, or the only one, may reach beyond
+            the input.
 
     Raises:
-        Mismatch: the input is smaller than a window, or the stride is negative.
+        Mismatch: the stride is negative.
     """
     stride = stride or kernel
     if not ceil_mode:
         return slid(extent, kernel, stride, padding, dilation)
     if not isinstance(extent, int):
         return _unknown_extent()
-    reach = extent + 2 * padding - dilation * (kernel - 1) - 1
-    if reach < 0 or stride < 1:
+    if stride < 1:
         raise Mismatch
-    count = -(-reach // stride) + 1  # rounded up
+    last_start = extent + 2 * padding - dilation * (kernel - 1) - 1  # of a window that ends with the input
+    count = -(-last_start // stride) + 1  # rounded up
     # The last window must begin in the input or in the padding before it.
     if (count - 1) * stride >= extent + padding:
         count -= 1

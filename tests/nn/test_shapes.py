@@ -92,6 +92,24 @@ def test_declared_outputs_agree_with_pytorch(subtests):
                 assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
 
 
+@pytest.mark.parametrize("name", ["MaxPool2d", "AvgPool2d"])
+@pytest.mark.parametrize("ceil_mode", [True, False])
+def test_windows_larger_than_the_input(name, ceil_mode, subtests):
+    """A window that reaches beyond the input counts where their number is rounded up, as in PyTorch and Lua."""
+    rule = traits_of(f"torch.nn.{name}").output
+    for extent in range(1, 7):
+        with subtests.test(extent=extent):
+            kwargs = {"kernel_size": 5, "stride": 3, "ceil_mode": ceil_mode}
+            shape = (1, extent, 6)
+            try:
+                expected = tuple(getattr(torch.nn, name)(**kwargs)(torch.zeros(shape)).shape)
+            except RuntimeError:
+                with pytest.raises(Mismatch):
+                    rule(Arguments((), kwargs), shape)
+            else:
+                assert rule(Arguments((), kwargs), shape) == expected
+
+
 @pytest.mark.parametrize(("args", "shape"), [((), (3,)), ((), ()), ((0, 5), (2, 3)), ((2, 1), (2, 3, 4))])
 def test_dimensions_that_cannot_be_flattened_are_refused(args, shape):
     """The rule of Flatten refuses what PyTorch refuses."""
