@@ -835,7 +835,7 @@ def pairs(arguments: Arguments, input_shape: Value) -> Value:
 
     Args:
         arguments: not needed.
-        input_shape: a list of two shapes.
+        input_shape: a list of two shapes; Lua takes two of as many elements, and the output has the batch of the first.
 
     Returns:
         `None` if the input is not known to be a list of two tensors.
@@ -845,11 +845,11 @@ def pairs(arguments: Arguments, input_shape: Value) -> Value:
     """
     if not _are_two_tensors(input_shape):
         return None
-    shape = input_shape[0]
-    if len(shape) not in (1, 2):
+    first, _ = input_shape
+    if len(first) not in (1, 2):
         raise Mismatch
-    is_batch = len(shape) == 2
-    return shape[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
+    is_batch = len(first) == 2
+    return first[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
 
 
 def product(arguments: Arguments, input_shape: Value) -> Value:
@@ -863,21 +863,20 @@ def product(arguments: Arguments, input_shape: Value) -> Value:
         `None` if the input is not known to be a list of two tensors.
 
     Raises:
-        Mismatch: they are no matrices, or have no product.
+        Mismatch: they are no matrices, or have no product, or their batches are of different sizes.
     """
     if not _are_two_tensors(input_shape):
         return None
     first, second = input_shape
     if len(first) not in (2, 3):
         raise Mismatch
-    # `second` has as many dimensions; that its batch is as large is not checked.
     *batch, rows, inner = first
     if arguments.get("transpose_first", place=0):
         rows, inner = inner, rows
-    *_, other_inner, columns = second
+    *other_batch, other_inner, columns = second
     if arguments.get("transpose_second", place=1):
         other_inner, columns = columns, other_inner
-    if inner != other_inner:
+    if batch != other_batch or inner != other_inner:
         raise Mismatch
     return (*batch, rows, columns)
 

@@ -92,6 +92,14 @@ def test_declared_outputs_agree_with_pytorch(subtests):
                 assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
 
 
+def test_products_of_different_batches_are_refused():
+    """nn.MM multiplies as many matrices as the other batch has; Lua refuses anything else."""
+    rule = traits_of("t7bridge.torchmodules.layers.linear.MM").output
+    assert rule(Arguments((False, True), {}), [(2, 3, 4), (2, 5, 4)]) == (2, 3, 5)
+    with pytest.raises(Mismatch):
+        rule(Arguments((), {}), [(1, 2, 2), (4, 2, 2)])
+
+
 @pytest.mark.parametrize("name", ["MaxPool2d", "AvgPool2d"])
 @pytest.mark.parametrize("ceil_mode", [True, False])
 def test_windows_larger_than_the_input(name, ceil_mode, subtests):
