@@ -1000,13 +1000,16 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
         label: of the flow: texts of `_carried`, where inputs count from 1, separated by commas.
         shapes: of the output that it comes from; several arrows in one have those of all of it.
     """
-    texts = label.split(", ")
-    matches = [_CARRIED.fullmatch(text) for text in texts]
-    if None not in matches:  # else one has elements of elements, or was cut: the label stays as it is
-        label = ", ".join(_shown_text(match) for match in matches if match is not None)
-    if len(texts) == 1 and matches[0] is not None and matches[0]["element"] is not None:
+    matches: list[re.Match[str]] = []
+    for text in label.split(", "):
+        match = _CARRIED.fullmatch(text)
+        if match is None:  # it has elements of elements, or was cut: the label stays as it is
+            return f"{label} {shape_text(shapes)}".strip()
+        matches.append(match)
+    if len(matches) == 1 and matches[0]["element"] is not None:
         shapes = _shapes_at(int(matches[0]["element"]), shapes)
-    return f"{label} {shape_text(shapes)}".strip()
+    shown_label = ", ".join(map(_shown_text, matches))
+    return f"{shown_label} {shape_text(shapes)}".strip()
 
 
 _CARRIED = pattern(r"(?P<position>\d+)?(?:: )?(?:\[(?P<element>\d+)\])?")
