@@ -306,12 +306,12 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         double: whether its tensors are doubles.
     """
     functions, main = map(wrapped, Writer(program).source(layer))
-    body = functions + main
-    has_lstm = "nn.SeqLSTM(" in body
+    class_names = {inner.name for inner in walk(layer)}
+    has_lstm = "nn.SeqLSTM" in class_names
     is_tied = _shares_tensors(layer)
     lines_of_tied_keys = _lines_of_tied_keys(layer, program)
-    source = _head(program, name, body, has_lstm)
-    if "numbers(" in body:
+    source = _head(program, name, class_names)
+    if "numbers(" in functions + main:
         source += _NUMBERS
     source += functions
     if has_lstm:
@@ -323,21 +323,20 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     return source + _tail(main, double, has_lstm, is_tied, has_tied_keys=bool(lines_of_tied_keys))
 
 
-def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
+def _head(program: Program, name: str, class_names: Collection[str]) -> str:
     """Return the comment at the beginning, and the packages that the source requires besides nn and nngraph.
 
     Args:
         program: the traced program, for the sizes of its inputs.
         name: of the model.
-        body: the source of the layers.
-        has_lstm: whether it has an nn.SeqLSTM, of the package rnn.
+        class_names: the classes of its layers, `nn.Linear`.
     """
     more = ""
     requires = ""
-    if has_lstm:
+    if "nn.SeqLSTM" in class_names:  # of the package rnn
         more += ", and rnn"
         requires += "require 'rnn'\n"
-    if PACKAGE in body:
+    if any(class_name.startswith(PACKAGE) for class_name in class_names):
         more += ", and layers.lua beside it"
         requires += _REQUIRE_CLASSES
     word = "Inputs" if len(program.texts) > 1 else "Input"

@@ -615,6 +615,23 @@ def test_booleans_are_numbers_and_names_are_free(tmp_path):
     assert "true)" not in text
 
 
+class Adapted(nn.Module):
+    """A module whose name ends like the package of `layers.lua`."""
+
+    def __init__(self):
+        super().__init__()
+        self.adapt = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+
+    def forward(self, x):
+        return self.adapt(x)
+
+
+def test_names_of_modules_are_not_classes_of_layers_lua(tmp_path):
+    """`adapt.0`, the key of a layer, has no class of `layers.lua`, which model.lua would load without need."""
+    t7bridge.write_lua(Adapted(), tmp_path / "lua", example_inputs=torch.randn(4, 3))
+    assert "layers.lua" not in (tmp_path / "lua" / "model.lua").read_text()
+
+
 class Doubles(nn.Module):
     """Numbers that floats do not have."""
 
