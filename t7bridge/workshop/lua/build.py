@@ -455,8 +455,8 @@ class Builder(Emitter):
         values = [value, *others]
         indices = indices.reshape(-1)
         ranges = _ranges_of(indices, make_static(*(item.shape[axis] for item in values[:-1])))
-        # A single range of a parameter needs no layer, see `narrow`. Several are rows of an nn.LookupTable, with the whole
-        # parameter as its weight, a matrix.
+        # A single range of a parameter needs no layer, see `narrow`. Several are rows of an nn.LookupTable, which
+        # holds the whole parameter as its weight, a matrix.
         is_table = not others and is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
         if is_table and axis == 0 and len(ranges) > 1:
             return self._rows_of_table(value, indices)
