@@ -239,6 +239,8 @@ _REQUIRE_CLASSES = """dofile((debug.getinfo(1, 'S').source:match('^@(.*[/\\\\])'
 def classes_source(names: Collection[str]) -> str:
     """Return those sections of `classes.lua` that some classes need: their own, and the functions that they call.
 
+    A section is a class or a function. No function calls another.
+
     Args:
         names: of classes, `pt.Sort`; others are ignored. Without any of `classes.lua`, the source is empty.
     """
@@ -254,7 +256,7 @@ def classes_source(names: Collection[str]) -> str:
     functions = []
     for name, text in sections.items():
         is_called = any(f"{name}(" in other for other in classes)
-        if is_called and text not in classes:
+        if is_called and text not in classes:  # a class may have its own name before a bracket
             functions.append(text)
     # Lua's local functions have to be before their callers.
     return head + "".join([*functions, *classes])
@@ -286,13 +288,12 @@ def flatten(root: LuaLayer, program: Program) -> None:
 
 def _without_identities(layers: list[LuaLayer]) -> list[LuaLayer]:
     """Return layers, to be applied one after another, without those that return what they take."""
-    effective = []
-    name_before = ""
+    effective: list[LuaLayer] = []
     for layer in layers:
-        is_contiguous_already = layer.name == name_before == "nn.Contiguous"
-        if layer.name != "nn.Identity" and not is_contiguous_already:
+        is_after_contiguous = bool(effective) and effective[-1].name == "nn.Contiguous"
+        is_contiguous_again = is_after_contiguous and layer.name == "nn.Contiguous"
+        if layer.name != "nn.Identity" and not is_contiguous_again:
             effective.append(layer)
-        name_before = layer.name
     return effective
 
 
