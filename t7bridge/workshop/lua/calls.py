@@ -129,17 +129,9 @@ class ProgramBuilder(Builder):
         """
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = item  # a number or `None`, if it is not a `CallRef`
-            dtype = ""
-            if isinstance(item, CallRef):
-                dtype = self.program.dtypes.get(item.name, "")
-                value = _output_or_missing(self.env[item.name], dtype)
-            if isinstance(value, Missing):
-                if value.reason:  # if not, it is among the problems already
-                    self.problems.append(_Problem(line="", operation="the output", reason=value.reason))
-                continue
+            dtype = self.program.dtypes.get(item.name, "") if isinstance(item, CallRef) else ""
+            value = self._output_or_none(item, dtype)
             if value is None:
-                self.remark("an output that is None is left out: those after it move up")
                 continue
             number = len(outputs) + 1  # as Lua counts
             if isinstance(value, (int, float)):
@@ -151,6 +143,23 @@ class ProgramBuilder(Builder):
             if value.shape == ():
                 self.scalar_outputs.append(number)
         return outputs
+
+    def _output_or_none(self, item: Any, dtype: str) -> Any:
+        """Return the value of an output; `None`, with a note or a problem, if Lua does not return it.
+
+        Args:
+            item: the output: a `CallRef`, a number or `None`.
+            dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
+        """
+        value = _output_or_missing(self.env[item.name], dtype) if isinstance(item, CallRef) else item
+        if value is None:
+            self.remark("an output that is None is left out: those after it move up")
+            return None
+        if not isinstance(value, Missing):
+            return value
+        if value.reason:  # if not, it is among the problems already
+            self.problems.append(_Problem(line="", operation="the output", reason=value.reason))
+        return None
 
     # Calls
 
@@ -178,6 +187,10 @@ class ProgramBuilder(Builder):
             return None  # its value, a number of sizes, is an `Extent` in the arguments of others
         if 0 in call.shape:
             return self.empty(call.shape)
+        return self._built_or_missing(call, entry, args)
+
+    def _built_or_missing(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Return the value of a call by `_build`; if it fails, add to the problems and return a `Missing`."""
         try:
             return self._build(call, entry, args)
         except CannotError as error:
@@ -260,9 +273,9 @@ class ProgramBuilder(Builder):
         return args
 
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers.
+        """Return the value of a call that PyTorch can compute now, as all its arguments are constants.
 
-        A random value that no call uses is a `Missing`, as no layer draws one.
+        `None` if it has to be built of layers. A random value that no call uses is a `Missing`, as no layer draws one.
 
         Args:
             call: the call.
@@ -274,9 +287,9 @@ class ProgramBuilder(Builder):
         values = tree_leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
-        extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        # Other operations are computed for the extents of the example.
-        if extents and self.kind in _BUILT_FOR_OPEN_EXTENTS:
+        has_open_extent = any(isinstance(item, Extent) for item in [*values, *tree_leaves(call.shape)])
+        # Other operations are computed for the extents of the example, which are fixed by that.
+        if has_open_extent and self.kind in _BUILT_FOR_OPEN_EXTENTS:
             return None
         # The builders keep a constant as small as it is; PyTorch would need all of its elements.
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
@@ -285,7 +298,7 @@ class ProgramBuilder(Builder):
     # Whole numbers
 
     def _refuse_inexact_whole_numbers(self, call: TracedCall) -> None:
-        """Refuse whole numbers that may not be exact as floats, and note in `bounds` those of the value of the call.
+        """Refuse a value of whole numbers that may not be exact as floats; else note its least and largest in `bounds`.
 
         Raises:
             CannotError: a product may be too large, or the type has few bits and wraps around.
@@ -296,23 +309,21 @@ class ProgramBuilder(Builder):
         is_double = self.program.is_double
         names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
         operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count = self._count_of(operands[:1])
-        if call.args.get("alpha", 1) != 1:  # by which a term of a sum is multiplied
+        count_of_terms = self._count_of_terms(operands[:1])
+        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
+        if call.args.get("alpha", 1) != 1:
             operands.append(call.args["alpha"])
-        bounds: list[whole.Bounds] = []
-        for item in tree_leaves(operands):
-            bounds_of_item = self._bounds_of(item, is_double)
-            if bounds_of_item is not None:
-                bounds.append(bounds_of_item)
-        low, high = whole.bounds_of(self.kind, bounds, count)
+        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(operands)]
+        stated_bounds = [pair for pair in bounds if pair is not None]
+        low, high = whole.bounds_of(self.kind, stated_bounds, count_of_terms)
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
-        # A sum that may be beyond what is exact is taken to be exact, see `whole.refusal`.
+        # A sum may be beyond what floats hold exactly. It is taken to be within, as inputs are.
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
-    def _count_of(self, first_operand: list[Any]) -> float:
+    def _count_of_terms(self, first_operand: list[Any]) -> float:
         """Return how many elements of the first operand an operation adds up; infinite if it depends on the inputs.
 
         A sum may add all of them, and a product of matrices those of a row.
@@ -328,10 +339,12 @@ class ProgramBuilder(Builder):
         return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
-        """Return the least and the largest element of an argument; `None` if it is neither a number nor a value.
+        """Return the least and the largest element of an operand; `None` if it is neither a number nor a tensor.
+
+        That is so of an `Extent`, and of what PyTorch takes for none.
 
         Args:
-            item: the argument.
+            item: the operand, or an item of one that is a list.
             is_double: whether the model has doubles.
         """
         if isinstance(item, (int, float)):

@@ -571,7 +571,7 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
 
 
 def _distance_to_nearest(sizes: list[int], example: int) -> int:
-    """Return how far the nearest other size is from the example, one of some sizes in order; 1 if it is the only one."""
+    """Return how far the nearest other size is from the example, one of sizes in order; 1 if it is the only one."""
     position = sizes.index(example)
     neighbors = sizes[max(position - 1, 0) : position + 2]  # with the example itself
     return min((abs(size - example) for size in neighbors if size != example), default=1)
