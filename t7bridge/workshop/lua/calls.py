@@ -11,6 +11,7 @@ from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
 from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, range_at_runtime
+from .counts import extent_at_runtime
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
 from .sizes import CannotError, Extent, is_static
@@ -134,9 +135,9 @@ class ProgramBuilder(Builder):
             if value is None:
                 continue
             number = len(outputs) + 1  # as Lua counts
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float, Extent)):
                 self.remark(f"output {number} is a number: a tensor of one element in Lua")
-                value = self.constant(np.array(float(value)))
+                value = self._tensor_of_number(value)
             if dtype.startswith("int"):  # uint8 and masks are floats, too, but never beyond what is exact
                 self.remark(f"output {number} has whole numbers as floats, exact up to {whole.EXACT_FLOAT}")
             outputs.append(self.wire(value).step)
@@ -144,11 +145,18 @@ class ProgramBuilder(Builder):
                 self.scalar_outputs.append(number)
         return outputs
 
+    def _tensor_of_number(self, number: Any) -> Const | Wire:
+        """Return a number as a tensor without dimensions; an extent is counted when the model runs, if layers can."""
+        count = extent_at_runtime(self, number) if isinstance(number, Extent) else None
+        if isinstance(count, Wire):
+            return Wire(self, count.step, ())
+        return self.constant(np.array(float(number)))
+
     def _output_or_none(self, item: Any, dtype: str) -> Any:
         """Return the value of an output; `None`, with a note or a problem, if Lua does not return it.
 
         Args:
-            item: the output: a `CallRef`, a number or `None`.
+            item: the output: a `CallRef`, a number, an `Extent` or `None`.
             dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
         """
         value = _output_or_missing(self.env[item.name], dtype) if isinstance(item, CallRef) else item

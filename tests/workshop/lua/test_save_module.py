@@ -632,6 +632,28 @@ def test_names_of_modules_are_not_classes_of_layers_lua(tmp_path):
     assert "layers.lua" not in (tmp_path / "lua" / "model.lua").read_text()
 
 
+class Counted(nn.Module):
+    """Returns numbers that depend on the size of the batch beside a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x), 3 * x.shape[0] - 1, x.shape[0] / 4
+
+
+def test_numbers_of_sizes_are_outputs(tmp_path):
+    """A size that is returned is counted when the model runs, and leaves the batch open."""
+    module = Counted().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    for batch in (1, 2, 7):
+        x = torch.randn(batch, 3)
+        _, whole, part = again(x)
+        assert (float(whole), float(part)) == module(x)[1:]
+
+
 class Doubles(nn.Module):
     """Numbers that floats do not have."""
 
