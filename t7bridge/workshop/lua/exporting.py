@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from importlib.resources import files
@@ -94,7 +94,7 @@ def export_module(
 
 
 def _most_open(
-    exporters: list[Callable[..., Any]], inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
+    exporters: Sequence[Callable[..., Any]], inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
 ) -> Any:
     """Return the first program whose batch is open, else the first of others; `None` if all attempts fail.
 
