@@ -361,10 +361,7 @@ class Builder(Emitter):
             part = _part_of_constant(value, axis, start, count)
             if part is not None:
                 return part
-        # nn.Narrow takes a number of elements, or all but a number of them; neither is known of an open count with
-        # openly many elements behind it.
-        behind = value.shape[axis] - start - count
-        if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
+        if isinstance(count, Extent) and isinstance(start, int):
             part = self._part_of_open_count(value, axis, start, count)
             if part is not None:
                 return part
@@ -393,7 +390,8 @@ class Builder(Emitter):
     def _part_of_open_count(self, value: Any, axis: int, start: int, count: Extent) -> Any:
         """Return as many elements of a dimension as an extent of the inputs, by nn.Index of their positions.
 
-        `None` if they cannot be counted when the model runs, or are more than there are in the example.
+        `None` if nn.Narrow can do that, which also takes all but a number of elements; if they cannot be counted when
+        the model runs; or if they are more than there are in the example.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
@@ -401,6 +399,9 @@ class Builder(Emitter):
             start: the first element, 0-based.
             count: the extent, an open one.
         """
+        behind = value.shape[axis] - start - count
+        if isinstance(behind, int):
+            return None
         # Where the ranges of the extents do not decide it, this comparison adds a condition, see `Extent`.
         if not count <= value.shape[axis] - start:
             return None

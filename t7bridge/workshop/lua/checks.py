@@ -57,19 +57,26 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     for step in steps:
         if step.layer is None or not any(source in alike for source in step.inputs):
             continue
-        # In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View, nn.SoftMax
-        # and nn.LogSoftMax into one, which check no channels.
-        is_container = step.layer.name in ("nn.Bottle", "nn.Sequential")
-        taker = step.layer.children[0] if is_container else step.layer
-        if taker.name in _CHECK_CHANNELS:
+        name = _layer_that_takes(step).name
+        if name in _CHECK_CHANNELS:
             checked.add(_CHANNELS)
-        elif taker.name in _CHECK_LAST:
+        elif name in _CHECK_LAST:
             (source,) = step.inputs
             if len(source.shape) == rank:
                 checked.add(rank - 1)
         elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
             alike.append(step)
     return checked
+
+
+def _layer_that_takes(step: LuaNode) -> Any:
+    """Return the layer that takes the value of a step's source: the step's own, or the first one in a container.
+
+    In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View,
+    nn.SoftMax and nn.LogSoftMax into one, which check no channels.
+    """
+    layer: Any = step.layer
+    return layer.children[0] if layer.name in ("nn.Bottle", "nn.Sequential") else layer
 
 
 def _moves_channels(layer: LuaLayer) -> bool:
@@ -171,16 +178,11 @@ def _at_most(most: int) -> LuaLayer:
 
 
 def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
-    """Return the sizes that each dimension of each input may have.
+    """Return the sizes that each dimension of each input, of the given shapes, may have.
 
-    Args:
-        shapes: of the inputs.
-        sizes: what is known of the symbols.
-
-    Returns:
-        The checks of each input, one for each dimension. `None` if the sizes of a dimension are not a progression, or
-        depend on those of another in another way than that both are equal: conditions are added to `sizes`, which fix
-        its symbols as in the example, and the program has to be built again.
+    `None` if the sizes of a dimension are not a progression, or depend on those of another in another way than that
+    both are equal: conditions are added to `sizes`, which fix its symbols as in the example, and the program has to be
+    built again.
     """
     checks: list[list[Check]] = []
     first_axes: dict[Any, InputAxis] = {}  # the symbols of an extent → the first dimension of any input with them
@@ -199,8 +201,8 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 return None
             # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
             are_batches = axis == first_axis == 0
-            if (first_number, first_axis) != (number, axis) and not are_batches:
-                check.equal = (first_number, first_axis)
+            is_first = (number, axis) == (first_number, first_axis)
+            check.equal = None if is_first or are_batches else (first_number, first_axis)
             checks[number].append(check)
     return checks
 

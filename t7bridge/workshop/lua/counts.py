@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...data import np
-from .layers import first_row_along, make, one_for_each_element, sequential
+from .layers import LuaLayer, first_row_along, make, one_for_each_element, sequential
 from .sizes import Extent, Shape, evaluate
 from .values import OpenRange
 from .wires import Emitter, Wire
@@ -58,9 +58,6 @@ def _ones_along(b: Emitter, wire: Wire, axis: int) -> Wire:
 def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
     """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
 
-    The layers pad n ones with zeros before them, and average the windows that end at each of the ones. An average times
-    the size of the window is the number of ones in it: exactly, as the size is a power of two.
-
     The model then has the condition that n is at most `MOST_COUNTED`.
     """
     if extent.in_example > MOST_COUNTED:
@@ -71,6 +68,15 @@ def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
         return None
     name = names[0]
     ones = _ones_along(b, b.env[name], b.program.inputs[name].index(extent))
+    return b.emit(_count_from_1(), ones, shape=(extent,))
+
+
+def _count_from_1() -> LuaLayer:
+    """Return layers that make 1, 2, … n of a vector of n ones, at most `MOST_COUNTED`.
+
+    They pad it with zeros before the ones, and average the windows that end at each of the ones. An average times the
+    size of the window is the number of ones in it: exactly, as the size is a power of two.
+    """
     padding = MOST_COUNTED - 1  # the first window has one of the ones
     count = sequential(
         # An image of one channel and of height 1.
@@ -84,7 +90,7 @@ def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
         make("nn.Select", 1, 1),
     )
     count.label = "CountFrom1"
-    return b.emit(count, ones, shape=(extent,))
+    return count
 
 
 def range_at_runtime(b: Emitter, numbers: OpenRange) -> Any:

@@ -75,13 +75,11 @@ def export_module(
     Raises:
         UnsupportedError: it cannot be exported.
     """
-    runner = module
-    exporters = [partial(export_open, module)]
-    if isinstance(module, torch.jit.ScriptModule):
-        # torch.export does not trace a script module: PyTorch runs its code, or converts it. A run comes first, though
-        # it fixes the sizes that the code reads.
-        runner = _ScriptRunner(module)
-        exporters = [partial(export_open, runner), partial(_convert_script, module)]
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    runner = _ScriptRunner(module) if is_script else module
+    exporters = [partial(export_open, runner)]
+    if is_script:  # a run fixes the sizes that the code reads
+        exporters.append(partial(_convert_script, module))
     if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
         exported = _most_open(exporters, inputs, own_backwards, freedom)
         if exported is not None:

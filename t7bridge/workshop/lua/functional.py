@@ -20,21 +20,20 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     """Return a program without changes in place, and notes for the user of what Lua does otherwise.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
-    value will do. PyTorch rewrites the others, and views of what is changed, with the whole program, which takes four
-    times as long as all else for a residual network.
+    value will do. Only if others remain, PyTorch rewrites the whole program, which takes four times as long as all else
+    for a residual network.
 
     Args:
         exported: the program, whose graph is changed.
         operations: those that stay as they are: `aten.relu.default`.
 
     Returns:
-        The program, which is the same object if only its graph was changed; and the notes, without their places.
+        The program, or another one in its place; and the notes, without their places.
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _undetach_parameters(exported)
+    _undetach_parameters(exported)  # so that what is detached and changed below is no parameter
     notes = []
-    # What is detached and changed is now no parameter, but another value.
     if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
         notes.append("forward changes values by their data: these have no gradient in Lua")
     _replace_changes(graph)

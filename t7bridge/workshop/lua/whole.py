@@ -100,9 +100,7 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
     if kind in MATRIX_PRODUCTS:
         return _bounds_of_matrix_product(arguments, count)
     if kind in _WITH_ALPHA and len(arguments) == 3:
-        first, second, alpha = arguments
-        # `rsub` is second - alpha * first.
-        arguments = (_product(first, alpha), second) if kind == "rsub" else (first, _product(second, alpha))
+        arguments = _terms(kind, *arguments)
     rule = _RULES.get(kind)
     # An operation may have more arguments than its rule knows: then the widest bounds count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
@@ -116,6 +114,13 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
             return -inf, inf
         return -1, 1
     return widest
+
+
+def _terms(kind: str, first: Bounds, second: Bounds, alpha: Bounds) -> tuple[Bounds, Bounds]:
+    """Return the bounds of the terms of a sum or difference, one of which is multiplied by `alpha`."""
+    if kind == "rsub":  # second - alpha * first
+        return _product(first, alpha), second
+    return first, _product(second, alpha)
 
 
 def _bounds_of_matrix_product(arguments: Sequence[Bounds], count: float) -> Bounds:

@@ -186,20 +186,12 @@ class Emitter:
         own_size = own_size or (1,)
         # Open extents are 1 at first, and repeated last, as often as those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape_of_example) or (1,)
-        is_learned = isinstance(value, Stored) and value.learned
-        weights: dict[str, WeightRef] = {}
-        if isinstance(value, Const):
-            elements = self._constant_array(value, own_size, static_size)
-        elif is_learned:
-            elements = np.ones(static_size, "f4")  # for an nn.CMul, whose weight the parameter is
-        else:
-            elements = np.zeros(own_size, "f4")  # the place of the tensor of the state dict
-            weights = {"value": value.ref.resized(own_size)}
+        elements, weights = self._elements_of_node(value, own_size, static_size)
         # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
         rank_of_examples = len(source.shape) - 1 if batch else None
         constant = make("nn.Constant", elements, rank_of_examples, **weights)
         wire = self.emit(constant, source, shape=batch + elements.shape)
-        if is_learned:
+        if is_parameter(value):
             # nn.CMul repeats its weight along dimensions of extent 1, the batch among them.
             size = (1,) * len(batch) + own_size
             wire = wire >> make("nn.CMul", *size, weight=value.ref.resized(size))
@@ -207,6 +199,24 @@ class Emitter:
         if not is_static(shape_of_example):
             return self.expand(wire, value.shape, like=source)
         return self.reshape(wire, value.shape)
+
+    def _elements_of_node(self, value: Any, own_size: Shape, static_size: Shape) -> tuple[Any, dict[str, WeightRef]]:
+        """Return the array that an nn.Constant has for a value, and its field if that is of the state dict.
+
+        Args:
+            value: the constant or tensor, without the batch.
+            own_size: a shape of its own elements.
+            static_size: the shape to which these are broadcast, as far as it is static.
+
+        Returns:
+            Of a constant, its elements, broadcast. Of a parameter, ones, as an nn.Constant learns nothing: it is the
+            weight of an nn.CMul behind it. Of a buffer, zeros in its own shape, which the field replaces.
+        """
+        if isinstance(value, Const):
+            return self._constant_array(value, own_size, static_size), {}
+        if value.learned:
+            return np.ones(static_size, "f4"), {}
+        return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
 
     def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
         """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many.
@@ -457,7 +467,11 @@ class Emitter:
             return Const(value.value, shape)
         if isinstance(value, Stored):
             return Stored(value.ref, shape, value.learned)
-        value = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+        wire = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+        return self._expand_wire(wire, shape, like)
+
+    def _expand_wire(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
+        """Repeat a wire, of one dimension at least; the arguments are those of `expand`."""
         lacks_batch = len(value.shape) < len(shape) or value.shape[:1] == (1,)
         # With further open extents the product of `_repeat_for_examples` would have an open number of columns.
         if lacks_batch and shape and isinstance(shape[0], Extent) and is_static(shape[1:]):
