@@ -114,7 +114,7 @@ class ProgramBuilder(Builder):
             inputs.append(step)
             value = Wire(self, step, shape)
             dtype = self.program.dtypes[name]
-            # Lua has no bfloat16, and takes floats for it.
+            # Lua has no bfloat16, and takes floats for it; whole numbers and masks are longs.
             if dtype not in ("float32", "float64", "bfloat16"):
                 # The gradient of a copy has the type that the copy takes: half ones for half inputs.
                 source = "torch.HalfTensor" if dtype == "float16" else "torch.LongTensor"
@@ -182,8 +182,8 @@ class ProgramBuilder(Builder):
         # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
         is_on_tensors = not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         reasons = self._reasons_of_missing(call)
-        if reasons:  # an argument is missing
-            if is_on_tensors:  # a problem of its own is named, too
+        if reasons:
+            if is_on_tensors:  # what the call lacks itself is named, too
                 reasons.append(self._refusal(entry))
             # An empty reason is of what is among the problems already, or no problem.
             self.problems += [self._problem(reason) for reason in reasons if reason]
@@ -349,7 +349,7 @@ class ProgramBuilder(Builder):
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
         """Return the least and the largest element of an operand; `None` if it is neither a number nor a tensor.
 
-        That is so of an `Extent`, and of what PyTorch takes for none.
+        That is so of an `Extent`, and of an item of a list that is `None`.
 
         Args:
             item: the operand, or an item of one that is a list.

@@ -167,8 +167,8 @@ class Emitter:
         if not has_open_batch:
             return self._constant_node(value, source, own_size, batch=())
         if shape[:1] != source.shape[:1] or own_size[0] != 1:
-            # An nn.Constant cannot have it open, as it is not the source's batch, or not the same for all examples:
-            # fixed as in the example, it is a number when the program is built again.
+            # Not the source's batch, or not equal for all its examples: no nn.Constant can leave it open. This raises
+            # `ChangedError`, and it is a number when the program is built again.
             make_static(shape[0])
         return self._constant_node(value, source, own_size[1:], batch=shape[:1])
 

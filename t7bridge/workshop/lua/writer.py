@@ -304,12 +304,12 @@ class Writer:
     def _graph(self, layer: LuaLayer) -> _Parts:
         """Return the statements that create an nn.gModule: an assignment for each node, and a return.
 
-        Nodes have the names of PyTorch's attributes.
+        Nodes are local variables with the names of PyTorch's attributes, or fields of one table if there are too many.
         """
         parts: _Parts = []
         declaration = "local "
         table = ""
-        if len(layer.steps) > MOST_LOCALS:  # the nodes are fields of one table
+        if len(layer.steps) > MOST_LOCALS:
             parts = ["local x = {}\n   "]
             declaration = ""
             table = "x."
