@@ -96,7 +96,7 @@ def _most_open(
 ) -> Any:
     """Return the first program whose batch is open, else the first of others; `None` if all attempts fail.
 
-    With all dimensions open, each exporter is asked, and then with the batch alone.
+    Each exporter is asked with all dimensions open, and then each with the batch alone.
 
     Args:
         exporters: take the following arguments, and return a program or `None`.
