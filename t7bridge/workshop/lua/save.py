@@ -185,7 +185,7 @@ def write_lua(request: WriteLua) -> Report:
         T7Writer(outputs["model.t7"]).write_object(model.root)
         for name, text in texts.items():
             outputs[name].write(text.encode())
-        report.target_bytes = outputs["model.t7"].position + outputs["model.lua"].position
+        report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
 

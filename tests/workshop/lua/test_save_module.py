@@ -714,8 +714,9 @@ def test_heads_are_shared(shapes, tmp_path):
 def test_layers_have_all_their_arguments(tmp_path):
     """A default that model.lua leaves out is one for the class in layers.lua too: `torch.sort` takes no nil."""
     module = _Cast(lambda x: x.sort(1)[0])
-    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
+    report = t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
     assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()
+    assert report.target_bytes == sum(path.stat().st_size for path in (tmp_path / "lua").iterdir())
 
 
 class Windows(nn.Module):
