@@ -413,7 +413,10 @@ class Builder(Emitter):
         return self.emit(make("nn.Index", axis + 1), self.wire(value), indices, shape=shape)
 
     def _last_elements(self, value: Any, axis: int, count: int) -> Any:
-        """Return the last `count` elements of a dimension: each by nn.Select, which counts from the end, and joined."""
+        """Return the last `count` elements of a dimension: each by nn.Select, which counts from the end, and joined.
+
+        The value has two dimensions or more: nn.Select of a vector would be a number.
+        """
         elements = []
         for index in range(-count, 0):
             element = self.emit(make("nn.Select", axis + 1, index), value, shape=without_axis(value.shape, axis))
@@ -431,7 +434,10 @@ class Builder(Emitter):
     def concatenate(self, values: list[Any], axis: int) -> Any:
         """Join values along a dimension; those without elements are left out, as Lua has no such tensors.
 
-        At least one value has elements: an operation whose result has none is not built, see `ProgramBuilder`.
+        Args:
+            values: wires, constants and tensors of the state dict. At least one has elements: an operation whose result
+                has none is not built, see `ProgramBuilder`.
+            axis: the dimension, 0-based.
         """
         # PyTorch joins an empty vector, of shape (0,), with values of any rank.
         values = [value for value in values if value.shape != (0,) and value.shape[axis] != 0]

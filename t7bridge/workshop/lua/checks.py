@@ -230,7 +230,7 @@ def _linear_check(axis: int, expr: Any, sizes: Sizes) -> Check | None:
 
 
 def texts_of(checks: list[list[Check]]) -> list[str]:
-    """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
+    """Return the sizes of each input by the checks of its dimensions: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
     names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)  # without o, which looks like 0; more than a model has sizes
     equal_to_others = {check.equal for dimensions in checks for check in dimensions}
     name_of: dict[InputAxis, str] = {}

@@ -262,7 +262,10 @@ def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
 
 
 def walk(layer: LuaLayer) -> list[LuaLayer]:
-    """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`."""
+    """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`.
+
+    One that is at several places is there as often.
+    """
     layers: list[LuaLayer] = []
     stack = [layer]
     while stack:

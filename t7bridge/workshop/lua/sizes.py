@@ -247,8 +247,8 @@ class Sizes:
             values of inputs.
         replaced: symbol → what it is known to be: a number, another symbol, or a multiple of another one plus a rest.
             What it is replaced by may be replaced, too.
-        low: symbol that is not replaced → its least value, if that is not 1; see `low_of`.
-        high: likewise its largest value, if there is one.
+        low: symbol → its least value, if that is not 1, see `low_of`; without meaning once the symbol is replaced.
+        high: symbol → its largest value, if there is one; likewise.
         conditions: relations that the example meets and that the model needs, not yet taken into account in the others;
             `settle` does that, and empties it.
     """
@@ -358,7 +358,7 @@ class Sizes:
             raise ChangedError
 
     def in_example(self, expr: Any) -> Any:
-        """Return the value of an expression in the example.
+        """Return the value of an expression in the example, or whether a relation holds there, as sympy has them.
 
         Raises:
             CannotError: it depends on the values of the inputs, and not on their sizes.
@@ -404,7 +404,7 @@ class Sizes:
     def _limit(self, condition: Any, symbol: Any) -> bool:
         """Limit a symbol to the values that meet a condition; return whether they are a progression of more than one.
 
-        If not, the caller fixes the symbol as in the example, whatever its limits are then.
+        If not, nothing is changed: the caller fixes the symbol as in the example.
 
         Args:
             condition: has no other symbol than this one.
@@ -413,12 +413,15 @@ class Sizes:
         sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low_of(symbol))
         if sizes is None:
             return False
-        if sizes.low > self.low_of(symbol):
-            self.low[symbol] = sizes.low
-        if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
-            self.high[symbol] = sizes.high
-        if self.low_of(symbol) == self.high.get(symbol):  # one size is left, which is that of the example
+        low = max(sizes.low, self.low_of(symbol))
+        highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
+        high = min(highs, default=None)
+        if low == high:  # one size is left, that of the example
             return False
+        if low > self.low_of(symbol):
+            self.low[symbol] = low
+        if high is not None:
+            self.high[symbol] = high
         if sizes.step > 1:
             self._divide(symbol, sizes.step)
         return True

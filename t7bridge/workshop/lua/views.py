@@ -118,7 +118,7 @@ def is_repeated(step: LuaNode) -> bool:
         for layer in reversed(layers):
             if layer.name not in _KEEP_STRIDES:
                 return layer.name == "nn.Replicate"
-        step = step.inputs[0]
+        step = step.inputs[0]  # the only one of such layers
     return False
 
 

@@ -437,7 +437,7 @@ def _arguments(block: _Block, args_of_layers: list[_Args], used: set[str]) -> st
 
     Args:
         block: receives new parameters.
-        args_of_layers: the arguments in each layer.
+        args_of_layers: the arguments in each layer, as many of the same names.
         used: names in the function; receives those of new parameters.
     """
     # A default is written where any layer has another value.
