@@ -510,7 +510,7 @@ def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, i
     """Return a vector of indices into several values, one behind the other, as ranges of consecutive elements.
 
     Args:
-        indices: the indices, 0-based.
+        indices: the indices, 0-based; one at least.
         extents: the number of elements of each value but the last.
 
     Returns:

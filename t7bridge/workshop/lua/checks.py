@@ -170,7 +170,7 @@ class Check:
 def _at_most(most: int) -> LuaLayer:
     """Return layers that raise an error for a vector of more elements, whatever they return.
 
-    They use the number of its elements as an index into `most` zeros.
+    They take element number n of `most` zeros, where n is the number of its elements.
     """
     count = one_for_each_element() >> make("nn.Sum", 1) >> as_indices()
     pair = LuaLayer("nn.ConcatTable", children=[make("nn.Constant", np.zeros(most, "f4")), count])

@@ -437,7 +437,7 @@ class _GraphReader:
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
                 value = getattr(self.module, node.target)
-                if not isinstance(value, nn.Module):  # as a graph that a call takes is, such as a branch
+                if not isinstance(value, nn.Module):  # else a graph that a call takes, such as a branch
                     self.program.constants[self.prefix + node.name] = value
             elif node.op == "call_function":
                 self._read_call(node)

@@ -32,7 +32,7 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
         return make("nn.Squeeze", axis + 1)
     added = len(after) - len(before)
     if after == (*(1,) * added, *before) and not is_static(after):
-        # Two or more dimensions in front, for which a static shape needs a single nn.View. This infers nothing.
+        # Two or more dimensions in front. A single nn.View does that to a static shape; nn.Unsqueeze infers no extent.
         return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
     rank = _rank_of_examples(before, after)
     if rank is not None and _count_open(after[1:]) < 2:

@@ -118,7 +118,7 @@ class Emitter:
         """Return a value as a wire; constants and tensors of the state dict become nodes that ignore their input.
 
         Args:
-            value: a wire, a constant or a tensor of the state dict.
+            value: a wire, a constant, a tensor of the state dict or a `Scaled`.
             like: the input of such a node, with the batch in its first dimension if the result has it too; by default
                 an input of the program.
 
@@ -182,8 +182,7 @@ class Emitter:
             batch: the open extent of the batch, in front of the others; or nothing.
         """
         shape_of_example = value.shape[len(batch) :]
-        # Lua has no tensor without dimensions.
-        own_size = own_size or (1,)
+        own_size = own_size or (1,)  # Lua has no tensor without dimensions
         # Open extents are 1 at first, and repeated last, as often as those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape_of_example) or (1,)
         elements, weights = self._elements_of_node(value, own_size, static_size)

@@ -260,7 +260,7 @@ class Writer:
         The layers have one structure, and so their bodies the same parts, but for keys and arguments.
         """
         bodies = [self._body(layer) for layer in block.layers]
-        # Before the parameters, so that none of them has the name of the function.
+        # No parameter has the name of the function, which is set first, or a word of its body.
         block.name = self._function_name(block.layers[0])
         used_names = self._reserved_names()
         for part in bodies[0]:
