@@ -294,7 +294,7 @@ def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> Non
 def _names_of_outputs(program: Program) -> list[str]:
     """Return the keys of a returned dictionary, without those whose value is `None`, which Lua does not return.
 
-    A value that is a list is several outputs. Which of them are of which key is not known then, and all keys return.
+    A value that is a list is several outputs. Which of them are of which key is not known then: all keys are returned.
     """
     names = program.output_names
     if len(names) != len(program.outputs):

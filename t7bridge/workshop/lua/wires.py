@@ -227,7 +227,7 @@ class Emitter:
         """
         array = value.array().reshape(own_size)
         size = broadcast_size if prod(broadcast_size) <= MOST_REPEATED else own_size
-        # A model of doubles has int64 as them, which hold more whole numbers exactly.
+        # In a model of doubles, whole numbers become doubles, too, which hold more of them exactly than floats.
         is_wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
         return np.ascontiguousarray(np.broadcast_to(array, size)).astype("f8" if is_wide else "f4")
 
@@ -415,7 +415,7 @@ class Emitter:
 
         Args:
             value: the matrix, with two extents other than 1.
-            shape: of the result: the two last, behind any of extent 1.
+            shape: of the result: those two, exchanged, behind extents of 1.
         """
         ref = value.ref
         rows_and_columns = shape[-2:]
