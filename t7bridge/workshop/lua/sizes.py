@@ -410,6 +410,8 @@ class Sizes:
             condition: has no other symbol than this one.
             symbol: not replaced.
         """
+        if self.example[symbol] < self.low_of(symbol):  # an example without elements, which Lua does not have
+            return False
         sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low_of(symbol))
         if sizes is None:
             return False
@@ -499,7 +501,7 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
     Args:
         condition: a relation of one symbol.
         example: the size in the example, which meets it.
-        least: the least size that is possible.
+        least: the least size that is possible, at most the example's.
     """
     parts = list(sympy.preorder_traversal(condition))
     if not all(_is_periodic(part) for part in parts):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import t7bridge
+from t7bridge.errors import UnsupportedError
 
 
 class Divided(nn.Module):
@@ -215,3 +216,16 @@ def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
     for sizes in wrong:
         with pytest.raises(Exception, match=r"size|shape|channels|range|invalid|exceeds|divi"):
             model(inputs if len(inputs := [*map(torch.randn, sizes)]) > 1 else inputs[0])
+
+
+class Few(nn.Module):
+    """Computes otherwise for few examples."""
+
+    def forward(self, x):
+        return x.tanh() if x.shape[0] < 5 else x.sigmoid()
+
+
+def test_an_example_without_elements_is_refused(tmp_path: Path) -> None:
+    """The source compares the size of a batch without examples, which Lua does not have."""
+    with pytest.raises(UnsupportedError, match="without elements"):
+        t7bridge.save_module(Few(), tmp_path / "m.t7", example_inputs=torch.zeros(0, 3))
