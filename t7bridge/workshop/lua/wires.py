@@ -462,12 +462,15 @@ class Emitter:
         shape = tuple(shape)
         if value.shape == shape:
             return value
+        if isinstance(value, Wire):
+            wire = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+            return self._expand_wire(wire, shape, like)
+        for own_extent, extent in zip(reversed(value.shape), reversed(shape)):
+            if own_extent != 1:
+                _require_equal(own_extent, extent)
         if isinstance(value, Const):
             return Const(value.value, shape)
-        if isinstance(value, Stored):
-            return Stored(value.ref, shape, value.learned)
-        wire = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
-        return self._expand_wire(wire, shape, like)
+        return Stored(value.ref, shape, value.learned)
 
     def _expand_wire(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
         """Repeat a wire, of one dimension at least; the arguments are those of `expand`."""
@@ -494,8 +497,7 @@ class Emitter:
         if own_extent == extent:
             return value
         if own_extent != 1:
-            if not decide_equal(own_extent, extent):
-                raise CannotError(f"the extents {own_extent} and {extent} do not match")
+            _require_equal(own_extent, extent)
             return value
         if len(value.shape) == 1:
             # The element of a vector is a number in Lua, which nn.Replicate does not take: the vector becomes the rows
@@ -553,6 +555,16 @@ class Emitter:
         row = self.reshape(example, (1, count))
         product = self.emit(make("nn.MM"), column, row, shape=(batch, count))
         return self.reshape(product, shape)
+
+
+def _require_equal(extent: Any, other: Any) -> None:
+    """Refuse extents that are not equal in the example; that they always are becomes a condition.
+
+    Raises:
+        CannotError: they are not.
+    """
+    if extent != other and not decide_equal(extent, other):
+        raise CannotError(f"the extents {extent} and {other} do not match")
 
 
 def _reshape_stored(value: Any, shape: Shape) -> Any:
