@@ -156,13 +156,15 @@ class ProgramBuilder(Builder):
         """Return the value of an output; `None`, with a note or a problem, if Lua does not return it.
 
         Args:
-            item: the output: a `CallRef`, a number, an `Extent` or `None`.
+            item: the output: a `CallRef`, a number, an `Extent`, a text or `None`.
             dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
         """
-        value = _output_or_missing(self.env[item.name], dtype) if isinstance(item, CallRef) else item
+        value = _output_or_missing(self.env[item.name] if isinstance(item, CallRef) else item, dtype)
         if value is None:
             self.remark("an output that is None is left out: those after it move up")
             return None
+        if isinstance(value, OpenRange):
+            return range_at_runtime(self, value)
         if not isinstance(value, Missing):
             return value
         if value.reason:  # if not, it is among the problems already
@@ -434,12 +436,14 @@ def _imaginary(value: Any) -> Any:
 
 
 def _output_or_missing(value: Any, dtype: str) -> Any:
-    """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements.
+    """Return an output, or a `Missing` for one that Lua does not have: a text, complex numbers, or without elements.
 
     Args:
         value: of any kind.
-        dtype: its element type in PyTorch, `float32`.
+        dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
     """
+    if isinstance(value, str):
+        return Missing("a text, and no tensor")
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
     if dtype.startswith("complex") and not isinstance(value, Missing):

@@ -633,14 +633,14 @@ def test_names_of_modules_are_not_classes_of_layers_lua(tmp_path):
 
 
 class Counted(nn.Module):
-    """Returns numbers that depend on the size of the batch beside a tensor."""
+    """Returns numbers and a range that depend on the size of the batch beside a tensor."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 2)
 
     def forward(self, x):
-        return self.layer(x), 3 * x.shape[0] - 1, x.shape[0] / 4
+        return self.layer(x), 3 * x.shape[0] - 1, x.shape[0] / 4, torch.arange(x.shape[0])
 
 
 def test_numbers_of_sizes_are_outputs(tmp_path):
@@ -650,8 +650,14 @@ def test_numbers_of_sizes_are_outputs(tmp_path):
     again = t7bridge.load_module(tmp_path / "m.t7")
     for batch in (1, 2, 7):
         x = torch.randn(batch, 3)
-        _, whole, part = again(x)
-        assert (float(whole), float(part)) == module(x)[1:]
+        _, whole, part, numbers = again(x)
+        assert (float(whole), float(part), numbers.tolist()) == (3 * batch - 1, batch / 4, [*range(batch)])
+
+
+def test_texts_are_no_outputs(tmp_path):
+    """A text that a module returns is refused as an output that Lua does not have."""
+    with pytest.raises(UnsupportedError, match="a text"):
+        t7bridge.save_module(_Cast(lambda x: (x, "name")), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
 
 
 class Doubles(nn.Module):
