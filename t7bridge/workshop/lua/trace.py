@@ -367,6 +367,7 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
         if not isinstance(value, torch.Tensor):
             program.constants[node.name] = value
             continue
+        # By its name, if it is another object here than in the state dict.
         key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
         # Layers hold floats: whole numbers and masks of the state dict are constants of the graph.
         if key in program.state and value.is_floating_point():
