@@ -43,6 +43,8 @@ _SHOWN_BY_GRAPH = 2
 _POSSIBLE = 1
 _UNLIKELY = 0
 
+_INSIDE_CONTAINER = "one of its inputs is computed inside a container"
+
 
 class _NotACell(Exception):
     """The message is the obstacle; empty if the value is not even like a cell."""
@@ -466,8 +468,11 @@ class Search:
             return False
         (value,) = others
         if vectors:  # a peephole: the vector times a value, element by element
+            seen = self._values.atom(value)
+            if seen in gate.peepholes:
+                return False  # of several vectors, all would count
             (vector,) = vectors
-            gate.peepholes[self._values.atom(value)] = vector
+            gate.peepholes[seen] = vector
             return True
         # A block of a matrix, times a value that no other one multiplies.
         if value.kind != "matrix" or value.of in gate.products:
@@ -639,7 +644,7 @@ class Search:
             pieces: what its tensors are made of.
 
         Raises:
-            _NotACell: see `_check_sources`; or a value that it takes is no node's output.
+            _NotACell: see `_check_sources`; or a value that it takes is not the output of a node before.
         """
         self._check_sources(pieces)
         cell = binding.cell
@@ -655,6 +660,9 @@ class Search:
         )
         links = tuple(self._link(value) for value in inputs)
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
+        # The cell gets the place of its first output, and an input's first node may come later.
+        if any(number >= min(outputs) for number, _ in links):
+            raise _NotACell(_INSIDE_CONTAINER)
         return GraphCell(cell, module, graph, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
     def _link(self, value: Poly) -> Link:
@@ -665,7 +673,7 @@ class Search:
         """
         link = self._values.links.get(value)
         if link is None:
-            raise _NotACell("one of its inputs is computed inside a container")
+            raise _NotACell(_INSIDE_CONTAINER)
         return link
 
     # Which value is the state
