@@ -423,10 +423,9 @@ class _Changes:
             # Here it is not followed which of them get the values: any change counts.
             if any(self._effects.of(child).changes for child in later):
                 return None
-            paths_in_output = paths
-            if holder.target != SEQUENTIAL or (later and paths):
-                paths_in_output = [()]  # they may be anywhere in it
-            places.append((holder, 0, tuple((0, path) for path in paths_in_output)))
+            may_be_anywhere = holder.target != SEQUENTIAL or (later and paths)
+            links_to_output = [(0, ())] if may_be_anywhere else [(0, path) for path in paths]
+            places.append((holder, 0, tuple(links_to_output)))
         return places
 
     def _changes_memory(self, spec: ModuleSpec, number: int, memory: set[Link]) -> bool:

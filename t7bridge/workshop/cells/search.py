@@ -39,11 +39,15 @@ from .polynomials import (
 
 # How clearly a value is the last output of a cell; see `Search._rank_as_state`.
 _CERTAIN = 3
+"""It is the output of a cell that this one continues, see `Search._continues`, or in the formula of this one."""
 _SHOWN_BY_GRAPH = 2
+"""It is an input of the graph that gets the cell's output of the step before. Either another step of an unrolled layer
+passes that on (`carried_over`), or see `_are_in_one_order`.
+"""
 _POSSIBLE = 1
+"""It is another input, or the output of a cell with other weights."""
 _UNLIKELY = 0
-
-_INSIDE_CONTAINER = "one of its inputs is computed inside a container"
+"""A value of the state is not an input."""
 
 
 class _NotACell(Exception):
@@ -93,22 +97,6 @@ class _Gate:
     vectors: list[Atom] = field(factory=list)
     peepholes: dict[Poly, Atom] = field(factory=dict)
     constant: float = 0.0
-
-
-@define(frozen=True)
-class _Reset:
-    """The reset gate of a GRU.
-
-    Attributes:
-        gate: its sum.
-        new: the sum of the new value without it.
-        biases: those that it scales, perhaps none, if it scales the product of a matrix with the last output; `None` if
-            it scales the last output itself.
-    """
-
-    gate: Poly
-    new: Poly
-    biases: list[Atom] | None
 
 
 @define(frozen=True)
@@ -480,22 +468,28 @@ class Search:
         gate.products[value.of] = value
         return True
 
-    def _reset(self, poly: Poly, h: Poly) -> _Reset:
-        """Find the reset gate in the sum of a GRU's new value: before or after the product with the last output.
+    def _with_reset_gate(self, binding: _Binding) -> tuple[_Binding, list[Atom] | None]:
+        """Return a GRU with its reset gate as `r`: its formula has it inside of the sum of the new value, `n`.
+
+        There it is before or after the product of a matrix with the last output.
 
         Args:
-            poly: the sum.
-            h: the last output, an atom.
+            binding: the cell, all of whose formulas are read.
+
+        Returns:
+            The cell; and the biases that the gate scales with that product, perhaps none. `None` if it scales the last
+            output itself.
 
         Raises:
-            _NotACell: there is none, or it multiplies something else.
+            _NotACell: there is no such gate, or it multiplies something else.
         """
+        h = binding.values["h"]
         terms_without_reset: list[Any] = []
         scaled: list[Atom] = []
         """The block of a matrix, times the last output, and the blocks of biases that the gate multiplies."""
         gates: set[int] = set()
         """The sigmoids that are reset gates, by their atoms; of a GRU it is one."""
-        for numbers, factor in poly:
+        for numbers, factor in binding.values["n"]:
             term = self._reset_term(numbers, h)
             if term is None:  # a matrix times the input, or a bias
                 terms_without_reset.append((numbers, factor))
@@ -506,12 +500,10 @@ class Search:
                 scaled.append(term.rest)
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
-        biases = None  # the last output itself is scaled
-        if scaled:
-            if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
-                raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
-            biases = [atom for atom in scaled if atom.kind == "vector"]
-        return _Reset(gate=self._values.atoms[gates.pop()].of, new=polynomial(terms_without_reset), biases=biases)
+        biases = _biases_beside_product(scaled, h) if scaled else None
+        (gate,) = gates
+        sums = {"r": self._values.atoms[gate].of, "n": polynomial(terms_without_reset)}
+        return evolve(binding, values={**binding.values, **sums}), biases
 
     def _reset_term(self, numbers: tuple[int, ...], h: Poly) -> _ResetTerm | None:
         """Return a term of a GRU's new value without the reset gate in it; `None` if there is none in it.
@@ -576,10 +568,7 @@ class Search:
         target = cell.target
         reset_biases = None  # also of a cell without a reset gate
         if cell.reset_first_target:
-            # The formula of a GRU has the gate inside of its new value, `n`.
-            reset = self._reset(binding.values["n"], binding.values["h"])
-            binding = evolve(binding, values={**binding.values, "r": reset.gate, "n": reset.new})
-            reset_biases = reset.biases
+            binding, reset_biases = self._with_reset_gate(binding)
             if reset_biases is None:
                 target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
@@ -658,22 +647,25 @@ class Search:
             obj=graph.obj,
             path=graph.path,
         )
-        links = tuple(self._link(value) for value in inputs)
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
-        # The cell gets the place of its first output, and an input's first node may come later.
-        if any(number >= min(outputs) for number, _ in links):
-            raise _NotACell(_INSIDE_CONTAINER)
+        links = tuple(
+            self._link(value, before=min(outputs)) for value in inputs
+        )  # it gets the place of its first output
         return GraphCell(cell, module, graph, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
-    def _link(self, value: Poly) -> Link:
-        """Return the link of a value.
+    def _link(self, value: Poly, before: int | None = None) -> Link:
+        """Return the first link to a value.
+
+        Args:
+            value: the value.
+            before: the number of a node that needs it, if only one.
 
         Raises:
-            _NotACell: it is computed inside a container.
+            _NotACell: it is computed inside a container, and is not the output of a node (before that one).
         """
         link = self._values.links.get(value)
-        if link is None:
-            raise _NotACell(_INSIDE_CONTAINER)
+        if link is None or (before is not None and link[0] >= before):
+            raise _NotACell("one of its inputs is computed inside a container")
         return link
 
     # Which value is the state
@@ -681,7 +673,8 @@ class Search:
     def _input_and_state(self, binding: _Binding, gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply.
 
-        Blocks of a matrix whose width was not known get it, in `gates`, now that it is known which of the two is which.
+        Blocks of a matrix whose widths were not known, as both are joined before it, get them, in `gates`: now it is
+        known which of the two is which.
 
         Args:
             binding: what the letters of the formulas stand for.
@@ -704,7 +697,6 @@ class Search:
         if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
-            # Where the two are joined before one matrix, only their common width may be known.
             if set(gate.products) == {x, h} and gate.products[h].has_unknown_width:
                 gate.products = _resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN)
         return x, h
@@ -735,19 +727,12 @@ class Search:
         return link in upstream([self._link(value)], lambda number: self._graph.nodes[number - 1].takes)
 
     def _rank_as_state(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> int:
-        """Return how clearly a value is the last output.
+        """Return how clearly a value is the last output: one of the ranks from `_UNLIKELY` to `_CERTAIN`.
 
         Args:
             value: one of the two that the gates' matrices multiply.
             binding: what the letters of the formulas stand for.
             gates: the sums of the gates, by letter.
-
-        Returns:
-            `_CERTAIN`: it is the output of a cell that this one continues, see `_continues`.
-            `_SHOWN_BY_GRAPH`: it is an input of the graph that gets the cell's output of the step before. Either
-            another step of an unrolled layer passes that on (`carried_over`), or see `_are_in_one_order`.
-            `_POSSIBLE`: it is another input, or the output of a cell with other weights.
-            `_UNLIKELY`: a value of the state is not an input.
         """
         is_continued = self._continues(value, binding, gates)
         if is_continued is not None:  # the value is the output of a cell
@@ -967,6 +952,21 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
             column = columns - width  # it ends where the matrix does
         blocks[value] = evolve(products[value], start=(row, column), size=(rows, width))
     return blocks
+
+
+def _biases_beside_product(scaled: list[Atom], h: Poly) -> list[Atom]:
+    """Return the biases among the blocks that a GRU's reset gate scales, which are a matrix times h and biases.
+
+    Args:
+        scaled: blocks of matrices and vectors.
+        h: the last output.
+
+    Raises:
+        _NotACell: there is no such product, or another one.
+    """
+    if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+        raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
+    return [atom for atom in scaled if atom.kind == "vector"]
 
 
 def _check_reset_biases(new_value: _Gate, reset_biases: list[Atom]) -> None:

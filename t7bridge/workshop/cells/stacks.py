@@ -365,31 +365,40 @@ class _Stacks:
             layers: the layers, each of one place; `_obstacle_to_state` found none in them.
         """
         root = self._result.plan.root
-        model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
-        groups = list(_groups(layers))
-        count_of_states = sum(bool(_recurrent_class(group[0])) for group in groups)
+        specs = [self._stateful_or_plain(group) for group in _groups(layers)]
+        count_of_states = sum(spec.target in CLASS_IN_TORCH_WITH_STATE for spec in specs)
         first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
         nodes = _nodes_of_inputs(first_input, count_of_states)
         value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
         new_states: list[Link] = []
+        children: dict[str, ModuleSpec] = {}
         counts = Counter[str]()
-        for group in groups:
+        for spec in specs:
+            name = _name_in_graph(spec, counts)
+            children[name] = spec
             number = len(nodes) + 1
-            if _recurrent_class(group[0]):
-                spec = self._merged(group, _recurrent(group[0]).stateful)
-                name = _name_in_graph(spec, counts)
+            if spec.target in CLASS_IN_TORCH_WITH_STATE:  # it returns its outputs and its state
                 nodes.append(GraphNode(name, (value, states[len(new_states)])))
                 value = _output_of(number, element=0)
                 new_states.append(_output_of(number, element=1))
             else:
-                (spec,) = group
-                name = _name_in_graph(spec, counts)
                 nodes.append(GraphNode(name, (value,)))
                 value = _output_of(number)
-            model.children[name] = spec
-        model.graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
-        model.kwargs = graph_arguments(model.graph)
-        return model
+        graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
+        return ModuleSpec(
+            STATEFUL,
+            kwargs=graph_arguments(graph),
+            children=children,
+            graph=graph,
+            class_name=root.class_name,
+            obj=root.obj,
+            path=root.path,
+        )
+
+    def _stateful_or_plain(self, group: list[ModuleSpec]) -> ModuleSpec:
+        """Return the recurrent layer with a state that several levels are, or the only layer of another group."""
+        first = group[0]
+        return self._merged(group, _recurrent(first).stateful) if _recurrent_class(first) else first
 
     def move(self) -> None:
         """Give the tensors of the state dict the keys of their modules' new places, and make those of new layers."""
