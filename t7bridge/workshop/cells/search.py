@@ -648,9 +648,8 @@ class Search:
             path=graph.path,
         )
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
-        links = tuple(
-            self._link(value, before=min(outputs)) for value in inputs
-        )  # it gets the place of its first output
+        # The cell gets the place of its first output.
+        links = tuple(self._link(value, before=min(outputs)) for value in inputs)
         return GraphCell(cell, module, graph, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
     def _link(self, value: Poly, before: int | None = None) -> Link:
