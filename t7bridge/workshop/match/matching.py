@@ -35,7 +35,7 @@ from ...report import Report
 from ...text import counted, listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
-from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
+from .parts import BATCHES, Part, name_of, names_between, parts_of, prefix_of, shapes_agree, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -428,7 +428,7 @@ class _Matching:
         if len(sources) != len(targets) or any(key in self._pairs for key in targets):
             return False
         for source, target in zip(sources, targets):
-            if not fits(self._source.tensors[source].shape, self._target.tensors[target].shape):
+            if not shapes_agree(self._source.tensors[source].shape, self._target.tensors[target].shape):
                 return False
         return True
 
@@ -682,7 +682,7 @@ class _Matching:
             twin = sibling(line.source, name_of(key))
             if twin not in self._source.tensors or twin in self._used_sources:
                 continue  # the source has no such tensor, or it is paired already
-            if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
+            if shapes_agree(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
@@ -724,7 +724,7 @@ class _Matching:
         best = min(attempts, key=lambda attempt: attempt.undecided)
         for source, target, why in best.pairs:
             for target_name, source_name in names_between(source, target).items():
-                if fits(source.shapes[source_name], target.shapes[target_name]):
+                if shapes_agree(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
         self._settle_tied(best)
         for source_parts_in_doubt, target_parts_in_doubt, reason in best.doubts:
