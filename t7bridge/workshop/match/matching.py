@@ -357,8 +357,6 @@ class _Matching:
         """Those of the target."""
         self._ambiguous: list[Ambiguity] = []
         """Groups of keys of both sides that nothing tells apart."""
-        self._in_lists: set[str] = set()
-        """Keys of both sides that are ambiguous as the source has lists of tensors without names."""
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
@@ -371,8 +369,9 @@ class _Matching:
             self._pair_siblings(line)
         self._pair_lists()
         # Keys that the user or lists have settled take no further part, on either side.
-        settled_sources = self._used_sources | self._sources_below_mapped | self._in_lists
-        settled_targets = self._pairs.keys() | self._targets_below_mapped | self._in_lists
+        ambiguous_sources, ambiguous_targets = self._ambiguous_keys()
+        settled_sources = self._used_sources | self._sources_below_mapped | ambiguous_sources
+        settled_targets = self._pairs.keys() | self._targets_below_mapped | ambiguous_targets
         self._pair_by_evidence(
             [key for key in self._source.tensors if key not in settled_sources],
             [key for key in self._target.tensors if key not in settled_targets],
@@ -414,7 +413,6 @@ class _Matching:
             return
         reason = "a list of tensors has no names; all shapes fit in this order, which --order accepts"
         self._ambiguous.append(Ambiguity(tuple(sources), tuple(targets), reason))
-        self._in_lists.update(sources, targets)
 
     def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
         """Return whether as many tensors of the source have the shapes of those of the target, in this order.
@@ -434,11 +432,11 @@ class _Matching:
 
     def _result(self) -> Match:
         """Return the match, with notes of all that is not a plain pair."""
-        doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
+        ambiguous_sources, ambiguous_targets = self._ambiguous_keys()
         derived: list[str] = []
         unmatched: list[str] = []
         for key in self._source.tensors:
-            if key in self._used_sources or key in doubtful:
+            if key in self._used_sources or key in ambiguous_sources:
                 continue
             # Nothing is computed from the counts of batches, so that they need no counterpart, either.
             if name_of(key) == BATCHES or key in self._source.derived:
@@ -452,11 +450,17 @@ class _Matching:
             pairs=pairs,
             ambiguous=self._ambiguous,
             unmatched_source=unmatched,
-            unmatched_target=[key for key in self._unpaired() if key not in doubtful],
+            unmatched_target=[key for key in self._unpaired() if key not in ambiguous_targets],
             report=self._report,
             source_side=self._source,
             target_side=self._target,
         )
+
+    def _ambiguous_keys(self) -> tuple[set[str], set[str]]:
+        """Return the keys of source and target that are listed as ambiguous so far."""
+        sources = {key for group in self._ambiguous for key in group.source}
+        targets = {key for group in self._ambiguous for key in group.target}
+        return sources, targets
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
         """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out.
@@ -924,14 +928,14 @@ def _text_of(name: str) -> str:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
             data = file.read(_MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
     except OSError as error:
         raise ModelError(f"the mapping cannot be read: {error.strerror}", file=name) from error
-    except UnicodeDecodeError as error:
-        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
     if len(data) > _MAX_BYTES:
         raise FormatError("is too long for a mapping", file=name)
-    return text
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
 
 
 def _line_of(words: Sequence[str], place: str) -> Line:

@@ -279,6 +279,16 @@ def test_biases_of_some_ambiguous_layers(order):
     assert not found.unmatched_target
 
 
+@pytest.mark.parametrize("name", ["p.weight", "c.weight"])
+def test_ambiguous_keys_are_those_of_their_side(name):
+    """A key without a counterpart is listed, too, if the other side has an ambiguous key of this name."""
+    two = layers(("a", 2, 2), ("b", 2, 2))
+    found = match({**two, name: torch.zeros(5, 3)}, layers(("p", 2, 2), ("q", 2, 2)))
+    assert found.unmatched_source == [name]
+    found = match(layers(("p", 2, 2), ("q", 2, 2)), {**two, name: torch.zeros(5, 3)})
+    assert found.unmatched_target == [name]
+
+
 def test_keys_of_one_name_are_not_told_apart_by_it():
     """`weight` and `.weight` are of modules without a name and with an empty one: both have no name."""
     state_dict = {"weight": torch.zeros(2, 2), ".weight": torch.zeros(2, 2)}
@@ -413,6 +423,15 @@ def test_mapping_that_is_no_text(tmp_path):
         match(CROSSED, TARGET, path)
     with pytest.raises(ModelError, match="No such file"):
         match(CROSSED, TARGET, tmp_path / "none.txt")
+
+
+def test_mapping_that_is_too_long(tmp_path, monkeypatch):
+    """A file that is cut inside of a character is too long, and not damaged."""
+    monkeypatch.setattr("t7bridge.workshop.match.matching._MAX_BYTES", 4)
+    path = tmp_path / "map.txt"
+    path.write_text("# ab\u00e4", encoding="utf-8")
+    with pytest.raises(FormatError, match="too long"):
+        match(CROSSED, TARGET, path)
 
 
 def saved(tmp_path, name: str, value) -> str:
