@@ -414,6 +414,18 @@ class _Changes:
             paths = self._paths_in_output(module, memory)
         if not (is_input or paths):
             return []  # nothing outside has them
+        return self._places_in_holders(module, is_input, paths)
+
+    def _places_in_holders(
+        self, module: ModuleSpec, is_input: bool, paths: list[tuple[int, ...]]
+    ) -> list[_Place] | None:
+        """Return where values of a module are in the containers around it; `None` if one of these may change them.
+
+        Args:
+            module: the module.
+            is_input: whether they may be its input.
+            paths: to those elements of its output that may have them.
+        """
         places: list[_Place] = []
         for holder, name in self._holders.get(id(module), ()):
             if holder.graph is not None:

@@ -76,7 +76,7 @@ def _scaled(poly: Poly, scale: float) -> Poly:
 
 
 def number_of_atom(poly: Poly) -> int | None:
-    """Return the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
+    """Return the number of the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
     if len(poly) != 1:
         return None
     atoms, _ = poly[0]
@@ -391,7 +391,7 @@ class Values:
         """
         rows = _rows(value)
         size = prod(spec.args)  # the arguments are the shape of the tensor
-        # One number for each feature, the same for all examples.
+        # One number for each feature, the same for all examples; a `scalar` is one for all features.
         is_vector = not spec.kwargs.get("scalar") and spec.args in ((size,), (1, size))
         if not is_vector or rows.size not in (None, size):
             raise UnknownValue

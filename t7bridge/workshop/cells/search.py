@@ -454,18 +454,18 @@ class Search:
             return True
         if len(others) != 1 or len(vectors) > 1:
             return False
-        (value,) = others
+        (other,) = others
         if vectors:  # a peephole: the vector times a value, element by element
-            seen = self._values.atom(value)
-            if seen in gate.peepholes:
+            value = self._values.atom(other)
+            if value in gate.peepholes:
                 return False  # of several vectors, all would count
             (vector,) = vectors
-            gate.peepholes[seen] = vector
+            gate.peepholes[value] = vector
             return True
         # A block of a matrix, times a value that no other one multiplies.
-        if value.kind != "matrix" or value.of in gate.products:
+        if other.kind != "matrix" or other.of in gate.products:
             return False
-        gate.products[value.of] = value
+        gate.products[other.of] = other
         return True
 
     def _with_reset_gate(self, binding: _Binding) -> tuple[_Binding, list[Atom] | None]:
@@ -582,7 +582,7 @@ class Search:
         pieces = [*peepholes, *_pieces_of_gates(cell, gates, (x, h), reset_biases)]
         inputs = [x, h, binding.values["c"]] if "c" in binding.values else [x, h]
         options = {} if any(gate.vectors for gate in gates.values()) else {"bias": False}
-        graph_cell = self._graph_cell(binding, target, inputs, sizes, options, pieces)
+        graph_cell = self._graph_cell(binding, self._module(cell, target, sizes, options), inputs, pieces)
         _check_covered(pieces, graph_cell.shapes)
         return graph_cell
 
@@ -611,25 +611,34 @@ class Search:
         if "t" in cell.negated:
             gate_bias = 0.0 - gate_bias  # never -0.0, which a page would show
         options = {"gate_bias": gate_bias, "bias": bool(gates["t"].vectors)}
-        return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
+        return self._graph_cell(binding, self._module(cell, cell.target, (size,), options), [x], pieces)
 
-    def _graph_cell(
-        self,
-        binding: _Binding,
-        target: str,
-        inputs: list[Poly],
-        sizes: tuple[int, ...],
-        options: dict[str, Any],
-        pieces: list[Piece],
-    ) -> GraphCell:
+    def _module(self, cell: Cell, target: str, sizes: tuple[int, ...], options: dict[str, Any]) -> ModuleSpec:
+        """Return the module that a cell becomes.
+
+        Args:
+            cell: its kind.
+            target: its class in `torchmodules/layers`.
+            sizes: the numbers of features, the positional arguments of the class.
+            options: arguments by keyword, besides those that all cells of its kind have.
+        """
+        # In Lua the cell is no object: the graph that it is in stands for it in messages.
+        return ModuleSpec(
+            target=LAYERS + target,
+            args=sizes,
+            kwargs={**cell.options, **options},
+            class_name=cell.name,
+            obj=self._spec.obj,
+            path=self._spec.path,
+        )
+
+    def _graph_cell(self, binding: _Binding, module: ModuleSpec, inputs: list[Poly], pieces: list[Piece]) -> GraphCell:
         """Return a cell, after the checks that cells with and without a state have in common.
 
         Args:
             binding: what its letters stand for.
-            target: its class in `torchmodules/layers`.
+            module: the module that it becomes.
             inputs: the values that it takes, in the order of the class.
-            sizes: the numbers of features, the positional arguments of the class.
-            options: arguments by keyword, besides those that all cells of its kind have.
             pieces: what its tensors are made of.
 
         Raises:
@@ -637,27 +646,17 @@ class Search:
         """
         self._check_sources(pieces)
         cell = binding.cell
-        graph = self._spec
-        # In Lua the cell is no object: the graph that it is in stands for it in messages.
-        module = ModuleSpec(
-            target=LAYERS + target,
-            args=sizes,
-            kwargs={**cell.options, **options},
-            class_name=cell.name,
-            obj=graph.obj,
-            path=graph.path,
-        )
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
         # The cell gets the place of its first output.
         links = tuple(self._link(value, before=min(outputs)) for value in inputs)
-        return GraphCell(cell, module, graph, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
+        return GraphCell(cell, module, self._spec, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
     def _link(self, value: Poly, before: int | None = None) -> Link:
         """Return the first link to a value.
 
         Args:
             value: the value.
-            before: the number of a node that needs it, if only one.
+            before: the number of a node that has to run after it; `None` if it may be anywhere.
 
         Raises:
             _NotACell: it is computed inside a container, and is not the output of a node (before that one).
@@ -773,8 +772,8 @@ class Search:
     def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
         """Return whether a value is the output of a cell that this one continues.
 
-        A cell with a cell state continues another if it takes both states of that. Any other continues one that has
-        weights of its own; with other weights it is the next layer.
+        A cell with a cell state continues another if it takes both states of that. Any other continues one with which
+        it shares weights; with other weights it is the next layer.
 
         Args:
             value: one of the two that the gates' matrices multiply.
@@ -910,10 +909,14 @@ def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -
 
 
 def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
-    """Return what the vectors are made of by which gates see the cell's state; empty if none does.
+    """Return the pieces of the vectors through which gates see the cell's state; empty if no gate sees it.
+
+    Args:
+        binding: the cell.
+        gates: its gates, by letter.
 
     Raises:
-        _NotACell: a gate sees another value, or only some gates see the state.
+        _NotACell: a gate sees another value, or only some of those in `Cell.peepholes` see the state.
     """
     cell = binding.cell
     pieces: list[Piece] = []

@@ -6,7 +6,7 @@ A sequencer is Lua's container that runs its modules on each step of a sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -108,7 +108,10 @@ class _InputKinds(Kinds):
         return super().__call__(spec, kind)
 
     def names(self, spec: ModuleSpec) -> set[str]:
-        """Return the names of the kinds of the inputs of a module: `any` if the flow did not reach it."""
+        """Return the names of the kinds of the inputs of a module, such as `tensor`, `list` and `any`, one or several.
+
+        Of a module that the flow did not reach it is `any`.
+        """
         return {kind.name for kind in self.kinds.get(id(spec), {ANY})}
 
 
@@ -173,7 +176,7 @@ class _Stacks:
         layers = [spec for spec in specs if _recurrent_class(spec) and self._is_at_one_place(spec)]
         input_kinds = _InputKinds()
         if sequencers or layers:  # of other models nobody asks
-            input_kinds(root, ANY)
+            input_kinds(root, ANY)  # follows the data flow through the whole model
         for spec in layers:
             if not _keeps_state(spec) and input_kinds.names(spec) == {"tensor"}:
                 spec.plain = f"torch.nn.{_recurrent_class(spec)}"
@@ -189,7 +192,7 @@ class _Stacks:
 
         Args:
             spec: the sequencer, modified.
-            kinds: the names of the kinds of its inputs.
+            kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
         """
         obstacle = self._obstacle_to_unrolling(spec, kinds)
         if obstacle:
@@ -210,7 +213,7 @@ class _Stacks:
 
         Args:
             spec: the sequencer.
-            kinds: the names of the kinds of its inputs.
+            kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
         """
         if not self._is_at_one_place(spec):
             return "a module in it has several places"
@@ -293,7 +296,8 @@ class _Stacks:
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
         merged = self._merged(group, _recurrent(group[0]).layer)
-        # `unroll` gave the first layer no class of torch.nn, as its input may be a list. Only that class has levels.
+        # `unroll` gave the first layer no class of torch.nn, as its input may be a list. But only that class can be
+        # written with several levels.
         if not merged.plain:
             class_name = _recurrent_class(merged)
             merged.plain = f"torch.nn.{class_name}"
@@ -365,26 +369,13 @@ class _Stacks:
             layers: the layers, each of one place; `_obstacle_to_state` found none in them.
         """
         root = self._result.plan.root
-        specs = [self._stateful_or_plain(group) for group in _groups(layers)]
-        count_of_states = sum(spec.target in CLASS_IN_TORCH_WITH_STATE for spec in specs)
-        first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
-        nodes = _nodes_of_inputs(first_input, count_of_states)
-        value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
-        new_states: list[Link] = []
-        children: dict[str, ModuleSpec] = {}
         counts = Counter[str]()
-        for spec in specs:
-            name = _name_in_graph(spec, counts)
-            children[name] = spec
-            number = len(nodes) + 1
-            if spec.target in CLASS_IN_TORCH_WITH_STATE:  # it returns its outputs and its state
-                nodes.append(GraphNode(name, (value, states[len(new_states)])))
-                value = _output_of(number, element=0)
-                new_states.append(_output_of(number, element=1))
-            else:
-                nodes.append(GraphNode(name, (value,)))
-                value = _output_of(number)
-        graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
+        children: dict[str, ModuleSpec] = {}
+        for group in _groups(layers):
+            spec = self._stateful_or_plain(group)
+            children[_name_in_graph(spec, counts)] = spec
+        first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
+        graph = _graph_of_row(children, first_input)
         return ModuleSpec(
             STATEFUL,
             kwargs=graph_arguments(graph),
@@ -459,8 +450,33 @@ class _Home:
         return self.prefix + self.name_of(name)
 
 
+def _graph_of_row(children: Mapping[str, ModuleSpec], first_input: str) -> GraphSpec:
+    """Return the graph of layers in a row, of which those with a state take it as an input of the graph.
+
+    Args:
+        children: the layers, by their names in the graph.
+        first_input: the name of the input of the first one.
+    """
+    count_of_states = sum(spec.target in CLASS_IN_TORCH_WITH_STATE for spec in children.values())
+    nodes = _nodes_of_inputs(first_input, count_of_states)
+    value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
+    new_states: list[Link] = []
+    for name, spec in children.items():
+        number = len(nodes) + 1
+        if spec.target in CLASS_IN_TORCH_WITH_STATE:  # it returns its outputs and its state
+            nodes.append(GraphNode(name, (value, states[len(new_states)])))
+            value = _output_of(number, element=0)
+            new_states.append(_output_of(number, element=1))
+        else:
+            nodes.append(GraphNode(name, (value,)))
+            value = _output_of(number)
+    return GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
+
+
 def _nodes_of_inputs(first_input: str, count_of_states: int) -> list[GraphNode]:
-    """Return the nodes that name the elements of a graph's input, the first one and `state`, `state2`, …"""
+    """Return the nodes that name the elements of a graph's input: the first one and, of one state or more, `state`,
+    `state2`, …
+    """
     names = [first_input, "state", *(f"state{number}" for number in range(2, count_of_states + 1))]
     nodes = []
     for place, name in enumerate(names):
@@ -535,7 +551,7 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
 
     Args:
         spec: the sequencer.
-        kinds: the names of the kinds of its inputs.
+        kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
     """
     if "list" in kinds:
         return True
@@ -551,7 +567,7 @@ def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
 
     Args:
         spec: the sequencer.
-        kinds: the names of the kinds of its inputs.
+        kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
     """
     why_not_sequencer = _why_not_in_torch(spec)
     if why_not_sequencer:

@@ -35,7 +35,7 @@ from ...report import Report
 from ...text import counted, listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
-from .parts import BATCHES, Part, name_of, names_between, parts_of, prefix_of, shapes_agree, sibling
+from .parts import BATCHES, Part, keys_under, name_of, names_between, parts_of, prefix_of, shapes_agree, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -557,7 +557,7 @@ class _Matching:
         stated: dict[str, str] = {}
         for line in lines:
             if line.gates:
-                stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
+                stated.update(dict.fromkeys(keys_under(line.target, self._target.tensors), line.gates))
         return stated
 
     def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
@@ -583,7 +583,7 @@ class _Matching:
 
         Args:
             pair: the pair.
-            source: its key in the source.
+            source: its key in the source, which it has.
             other_key: its key on the side whose order is not PyTorch's.
             count: the number of gates.
 
@@ -641,7 +641,7 @@ class _Matching:
         Raises:
             ModelError: the side has no such key.
         """
-        keys = _under(name, side.tensors)
+        keys = keys_under(name, side.tensors)
         if name != NOTHING and not keys:
             raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
         return keys
@@ -850,7 +850,7 @@ def _without_tied(side: Side, parts: list[Part]) -> _Parts:
             distinct.append(part)
             continue
         for name, key in part.keys.items():
-            if name in first.keys:
+            if name in first.keys:  # only one of the two may have a batch counter
                 firsts_of_keys[key] = first.keys[name]
     return _Parts(distinct, firsts_of_keys)
 
@@ -967,8 +967,3 @@ def _line_of(words: Sequence[str], place: str) -> Line:
         )
     source, target, *gates = words
     return Line(source, target, place, *gates)
-
-
-def _under(prefix: str, keys: Iterable[str]) -> list[str]:
-    """Return the keys that a key of a mapping is, or that a prefix, which ends in a dot, is of."""
-    return [key for key in keys if key == prefix or (prefix.endswith(".") and key.startswith(prefix))]

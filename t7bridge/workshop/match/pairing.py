@@ -71,7 +71,7 @@ def pair_parts(
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt.
 
     Args:
-        source: the parts of one side; `number` and `cls` of each are set, as by `classify`.
+        source: the parts of one side; `number` and `cls` of each are set here.
         target: those of the other, likewise.
         repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
@@ -658,14 +658,15 @@ def _names_agree(scope: _Scope) -> bool:
 
 
 def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
-    """Return whether both sides have the same names, and pairs do not agree with them.
+    """Return whether pairs contradict names: both sides have the same ones, with letters in each, but in other pairs.
 
     Args:
         pairs: parts of source and target.
         depths: see `_Scope`.
     """
-    source_names = [".".join(left.path[depths[_SOURCE] :]) for left, _ in pairs]
-    target_names = [".".join(right.path[depths[_TARGET] :]) for _, right in pairs]
+    source_depth, target_depth = depths
+    source_names = [".".join(left.path[source_depth:]) for left, _ in pairs]
+    target_names = [".".join(right.path[target_depth:]) for _, right in pairs]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
     return _have_letters(source_names)

@@ -92,6 +92,11 @@ def sibling(key: str, name: str) -> str:
     return prefix_of(key) + name
 
 
+def keys_under(name: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a user's name is of: the key itself, or all below a prefix, which ends in a dot."""
+    return [key for key in keys if key == name or (name.endswith(".") and key.startswith(name))]
+
+
 def trimmed(shape: Shape) -> Shape:
     """Return a shape without broadcasting dimensions: (n, c, 1, 1) is (n, c), and (1, n, 1, 1) is (n)."""
     others = tuple(extent for extent in shape if extent != 1)
@@ -113,7 +118,7 @@ def _matrix(shape: Shape) -> Shape:
 
 
 def shapes_agree(one: Shape, other: Shape) -> bool:
-    """Return whether a tensor of one shape is one of the other, too, with its elements in the same order.
+    """Return whether tensors of two shapes may have each other's elements, in the same order, and mean the same.
 
     That is so of shapes that broadcast alike, and of a matrix and the kernels of a convolution.
     """

@@ -62,7 +62,7 @@ class Graph:
         self.bit_of.setdefault(node, 1 << len(self.bit_of))
         before = self.bits_before.setdefault(node, 0)
         for other in _names_in(segments):
-            if other in self.bit_of:
+            if other in self.bit_of:  # and not an input of the model
                 before |= self.bit_of[other] | self.bits_before[other]
         self.bits_before[node] = before
 
@@ -93,25 +93,23 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     if wired is None:
         return None
     wiring, keys_in_model = wired
-    modules = {name for name, _ in wiring.calls}
+    called = {name for name, _ in wiring.calls}
+    modules = {part.number: _module_of(part, called, keys_in_model) for part in parts}
     nodes: dict[int, str] = {}
-    # The nodes of the layers of each recurrent module, in order.
-    layers: dict[str, list[str]] = {}
+    # The layers of each recurrent module, in order, each once: both directions are one node.
+    layers: dict[str, dict[str, None]] = {}
     for part in parts:
-        module = _module_of(part, modules, keys_in_model)
-        if not module:
-            continue
-        node = _node_of(part, module)
-        nodes[part.number] = node
-        if node != module:  # a layer in it
-            layers.setdefault(module, []).append(node)
+        module = modules[part.number]
+        if module:
+            nodes[part.number] = _node_of(part, module)
+            layers.setdefault(module, {})[nodes[part.number]] = None
     # What takes the output of a recurrent module takes that of its last layer.
-    last_layers = {module: own[-1] for module, own in layers.items()}
+    last_layers = {module: [*own][-1] for module, own in layers.items()}
     graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), bits_before={}, bit_of={})
     for module, inputs in wiring.calls:
         segments = _renamed(inputs, last_layers)
         # Each layer of a recurrent module takes the outputs of the one below.
-        for node in dict.fromkeys(layers.get(module, [module])):
+        for node in layers.get(module, [module]):
             graph.add_call(node, segments)
             segments = (frozenset((node,)),)
     return graph

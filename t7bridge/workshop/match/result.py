@@ -316,9 +316,8 @@ class Match(Printed):
         factory = self.target_side.factory
         if factory is None:
             return None
-        source_layers, target_layers = (
-            signature(side.tensors, side.derived) for side in (self.source_side, self.target_side)
-        )
+        source_layers = signature(self.source_side.tensors, self.source_side.derived)
+        target_layers = signature(self.target_side.tensors, self.target_side.derived)
         classes = other_classes(source_layers, target_layers)
         return None if classes is None else with_classes(factory, classes)
 

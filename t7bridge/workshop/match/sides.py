@@ -41,7 +41,7 @@ from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
 from ..cells import recognized, recurrence
-from .parts import name_of, prefix_of, sibling
+from .parts import keys_under, name_of, prefix_of, sibling
 
 if TYPE_CHECKING:
     from ...torchmodules import Wiring
@@ -146,6 +146,22 @@ def side_of(
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
+    state = _state_behind(side, value, at, limits)
+    _add_tensors(side, adopt(state))
+    if naming:
+        _rename(side, naming)
+    return side
+
+
+def _state_behind(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
+    """Return the state dict that a value is, holds or makes, or a live module that has one; see `side_of`.
+
+    Args:
+        side: receives what is known of the model: its file, module or factory, notes and derived keys.
+        value: the value.
+        at: the path inside it.
+        limits: resource limits.
+    """
     # Each kind of value becomes a simpler one: of a file or factory what it holds or makes, of a Lua module its
     # `StateDict`.
     if isinstance(value, Factory) or is_factory(value):
@@ -162,10 +178,7 @@ def side_of(
         side.notes += value.notes
     if is_live(value):
         side.live = value
-    _add_tensors(side, adopt(value))
-    if naming:
-        _rename(side, naming)
-    return side
+    return value
 
 
 def _derived_keys(state: StateDict) -> set[str]:
@@ -341,7 +354,7 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
         modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
     if at is None and len(modules) > 1:
         # A module without tensors, such as a criterion, counts only if none has any.
-        modules = [(path, module) for path, module in modules if state_dict(module).tensors] or modules
+        modules = [(path, module) for path, module in modules if state_dict(module)] or modules
     _, module = choose(modules, at, name)
     return module
 
@@ -449,7 +462,7 @@ def _live_model(side: Side) -> tuple[Any, dict[str, str]]:
 def _keys_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the keys in Lua of tensors that have other keys here: tensors with the same memory are the same.
 
-    The key in Lua is empty for tied tensors, which have two.
+    The key in Lua is empty for tied tensors, which have two, and for tensors that are none of Lua's.
 
     Args:
         tensors: by their keys here.
@@ -507,7 +520,8 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key.
 
-    0 for a tensor with fewer rows than the cell has features, which no cell of PyTorch has.
+    It is the number of rows for each feature of the cell, and 1 if the features are not known. 0 for a tensor with
+    fewer rows than features, which no cell of PyTorch has.
 
     Args:
         key: one of the state dict.
@@ -610,7 +624,7 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     if cells is None or not cells.pieces:
         return side
     keys_in_cells = {piece.key for piece in cells.pieces}
-    if any(key.startswith(name) for name in mapped for key in keys_in_cells):
+    if any(keys_under(name, keys_in_cells) for name in mapped):
         return evolve(side, gates=gate_orders(cells))
     # What the side does not match, as the tensor is not all of its value, is not matched in a cell either.
     tensors = {key: tensor for key, tensor in cells.state.items() if key not in side.others}
