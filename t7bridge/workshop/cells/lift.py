@@ -1,5 +1,6 @@
 """Makes each recognized cell of a model, the nodes of a graph that compute an LSTM or the like, a single module. Nodes
-have numbers from 1; a link leads to the output of a node, or of number 0, the input of the graph, or to an element.
+have numbers from 1, each after those whose outputs it takes. A link is a number and a path: it leads to the output of a
+node, or to the input of the graph, whose number is 0, and by the path to an element of it.
 
 The nodes of each cell become one node, and their tensors those of one module. Knows neither formats nor PyTorch.
 """

@@ -171,9 +171,10 @@ _Value = Any
 
 
 class Values:
-    """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
-    Such a method returns the output of a module, for the module, the prefix of the names of its tensors in the graph
-    (`linear.`), and its input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
+    """The values of one graph, each of which is `Rows` of features, a list of values, or a tuple of `Rows` that are
+    joined. Each class of layers that is understood names its method here (`Traits.polynomial`). Such a method returns
+    the output of a module, for the module, the prefix of the names of its tensors in the graph (`linear.`), and its
+    input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
 
     Attributes:
         atoms: the atoms so far; polynomials have their places in this list.

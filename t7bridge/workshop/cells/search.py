@@ -1,5 +1,7 @@
 """The cells in one graph: nodes that compute an LSTM, a GRU or the like, whose values, as polynomials of atoms, are
-those of a formula in `kinds`.
+those of a formula in `kinds`. An atom is a block of a matrix times a value, a block of a vector, a function of a sum,
+or a value of which nothing else is known. A gate is the sum `W x + U h + b` in a function: x is the input of the cell,
+h its last output.
 
 However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
 what it computes, never by names. Knows neither formats nor PyTorch.
@@ -164,7 +166,9 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 class Search:
     """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes. A value is a
-    polynomial: a sum of products of atoms, each of which has a number, its place in `Values.atoms`.
+    polynomial: a sum of terms, each a product of atoms, given by their numbers, which are places in `Values.atoms`, and
+    a factor. A binding has the values that the letters of a cell's formulas stand for, as far as these are read: x the
+    input, h and c the last output and cell state, H and C the new ones, any other letter the sum of a gate.
 
     Attributes:
         cells: the cells found, in the order of the nodes that complete them.

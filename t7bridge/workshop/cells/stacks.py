@@ -116,7 +116,8 @@ class _InputKinds(Kinds):
 
 
 class _Stacks:
-    """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan.
+    """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan. A module has one place if
+    one container has it, under one name, and so has each container around that one: only such modules are changed.
 
     The tensors of the state dict follow at the end, by the modules that they belong to.
 

@@ -335,7 +335,8 @@ class _Attempt:
 
 
 class _Matching:
-    """Pairs the keys of two sides: first those that the user maps, then the parts of the rest by the evidence.
+    """Pairs the keys of two sides: first those that the user maps, then the parts of the rest by the evidence. A part
+    is the tensors of one module. A pair is known by its key of the target; a key of the source may be in several.
 
     Args:
         source: the side that has the values.

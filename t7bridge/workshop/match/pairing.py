@@ -1,5 +1,6 @@
 """Pairing of the parts of two models, each the tensors of one module, by what tells them apart. The order of keys in a
-file, or of a class's definitions, pairs nothing.
+file, or of a class's definitions, pairs nothing. Parts that look alike have one class (`cls`); the number of a part is
+its place among those of its side.
 
 1. A class has one part on each side.
 2. Parts are at the same place in the graphs of both models.
@@ -192,7 +193,9 @@ class _GroupList:
 
 
 class _Solver:
-    """Pairs the parts of two models by the rules of this file, each part at most once.
+    """Pairs the parts of two models by the rules of this file, each part at most once. A rule looks at one scope after
+    another: parts of both sides that belong together. The label of a part is its class until it is paired, and then a
+    number that only the pair has.
 
     Args:
         source: the parts of one side.

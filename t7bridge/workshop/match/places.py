@@ -1,5 +1,6 @@
 """Places of parts, each the tensors of one module, in the graphs of two models: those with the same surroundings,
-however far one looks, have one color.
+however far one looks, have one color. The nodes of a graph are modules, by name. What a call takes is a concatenation
+of segments, mostly of one: for each the nodes from whose outputs it is computed.
 
 Colors are refined until they no longer change (Weisfeiler and Leman, 1968): the color of a part is its class, then its
 class with the colors of what it takes and of what takes it, and so on. Parts of one color are not told apart.
@@ -93,23 +94,22 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     if wired is None:
         return None
     wiring, keys_in_model = wired
-    called = {name for name, _ in wiring.calls}
-    modules = {part.number: _module_of(part, called, keys_in_model) for part in parts}
+    modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
-    # The layers of each recurrent module, in order, each once: both directions are one node.
-    layers: dict[str, dict[str, None]] = {}
+    # The nodes of each module with parts, in order: itself, or the layers of a recurrent one.
+    nodes_of_module: dict[str, list[str]] = {}
     for part in parts:
-        module = modules[part.number]
+        module = _module_of(part, modules, keys_in_model)
         if module:
             nodes[part.number] = _node_of(part, module)
-            layers.setdefault(module, {})[nodes[part.number]] = None
+            nodes_of_module.setdefault(module, []).append(nodes[part.number])
     # What takes the output of a recurrent module takes that of its last layer.
-    last_layers = {module: [*own][-1] for module, own in layers.items()}
-    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), bits_before={}, bit_of={})
+    last_nodes = {module: own[-1] for module, own in nodes_of_module.items()}
+    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_nodes), bits_before={}, bit_of={})
     for module, inputs in wiring.calls:
-        segments = _renamed(inputs, last_layers)
-        # Each layer of a recurrent module takes the outputs of the one below.
-        for node in layers.get(module, [module]):
+        segments = _renamed(inputs, last_nodes)
+        # Each layer takes the outputs of the one below. It is in the list twice if it has two directions.
+        for node in dict.fromkeys(nodes_of_module.get(module, [module])):
             graph.add_call(node, segments)
             segments = (frozenset((node,)),)
     return graph
