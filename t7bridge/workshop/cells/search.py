@@ -489,23 +489,19 @@ class Search:
         """
         h = binding.values["h"]
         terms_without_reset: list[Any] = []
-        scaled: list[Atom] = []
-        """The block of a matrix, times the last output, and the blocks of biases that the gate multiplies."""
-        gates: set[int] = set()
-        """The sigmoids that are reset gates, by their atoms; of a GRU it is one."""
+        reset_terms: list[_ResetTerm] = []
         for numbers, factor in binding.values["n"]:
             term = self._reset_term(numbers, h)
             if term is None:  # a matrix times the input, or a bias
                 terms_without_reset.append((numbers, factor))
-                continue
-            gates.add(term.gate)
-            terms_without_reset += times(self._values.atom(term.rest), number_alone(factor))
-            if term.is_scaled:
-                scaled.append(term.rest)
+            else:
+                reset_terms.append(term)
+                terms_without_reset += times(self._values.atom(term.rest), number_alone(factor))
+        gates = {term.gate for term in reset_terms}
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
-        biases = _biases_beside_product(scaled, h) if scaled else None
         (gate,) = gates
+        biases = _scaled_biases(reset_terms, h)
         sums = {"r": self._values.atoms[gate].of, "n": polynomial(terms_without_reset)}
         return evolve(binding, values={**binding.values, **sums}), biases
 
@@ -960,16 +956,22 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
     return blocks
 
 
-def _biases_beside_product(scaled: list[Atom], h: Poly) -> list[Atom]:
-    """Return the biases among the blocks that a GRU's reset gate scales, which are a matrix times h and biases.
+def _scaled_biases(terms: list[_ResetTerm], h: Poly) -> list[Atom] | None:
+    """Return the biases that a GRU's reset gate scales beside a matrix times the last output.
 
     Args:
-        scaled: blocks of matrices and vectors.
+        terms: those in which the gate is.
         h: the last output.
 
+    Returns:
+        `None` if it scales no term, but the last output that a matrix multiplies.
+
     Raises:
-        _NotACell: there is no such product, or another one.
+        _NotACell: it scales biases without such a product, or another one.
     """
+    scaled = [term.rest for term in terms if term.is_scaled]
+    if not scaled:
+        return None
     if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
         raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
     return [atom for atom in scaled if atom.kind == "vector"]

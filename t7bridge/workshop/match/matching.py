@@ -200,31 +200,17 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     asked: list[str] = []  # libraries, with their releases
     matches: list[tuple[Match, Candidate]] = []
     nearest: list[Candidate] = []  # models with other layers, for the message if nothing matches
-    for home in request.among or LIBRARIES:
-        # Libraries are asked until one has a complete match; packages that the user names are all asked.
-        if not request.among and any(result.complete for result, _ in matches):
-            break
-        models = _library(home, request)
-        if models is None:
-            continue
-        asked.append(f"{home} {models.release}".strip())
+    for models in _libraries(request.among):
+        asked.append(f"{models.home} {models.release}".strip())
         same, others = models.candidates(layers)
         matches += _matches_of(same, others, source, lines, request)
         nearest += others[:_MOST_NEAR]
-    if not asked:
-        raise _none_installed()
+        # Libraries are asked until one has a complete match; packages that the user names are all asked.
+        if not request.among and any(result.complete for result, _ in matches):
+            break
     best = _best_of(matches) if matches else _match_with_none(source, nearest)
     best.asked = asked
     return best
-
-
-def _none_installed() -> UnsupportedError:
-    """Return the error that says that no library of models is installed."""
-    return UnsupportedError(
-        "no library of models is installed",
-        expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
-        hint="pip install torchvision timm, or name a package or file: --among nets.py",
-    )
 
 
 def _matches_of(
@@ -256,22 +242,34 @@ def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
     return result
 
 
-def _library(home: str, request: MatchKeys) -> Library | None:
-    """Return the models of a library; `None` for one that is not installed, and that the user has not named.
+def _libraries(named: Sequence[str]) -> Iterator[Library]:
+    """Yield the models of each package or file that the user has named, or else of each of `LIBRARIES` if installed.
+
+    Those of one are computed, which may take minutes, only when it is asked for.
 
     Args:
-        home: the package, or the path of a file.
-        request: that of the match; its `among` has what the user has named.
+        named: the packages, and the paths of files; empty if the user has named none.
 
     Raises:
-        ModelError: the user has named it, and it cannot be imported.
+        ModelError: one that the user has named cannot be imported.
+        UnsupportedError: no library is installed.
     """
-    try:
-        return library(home)
-    except (ImportError, OSError, SyntaxError) as error:
-        if request.among:
-            raise ModelError(f"{home} cannot be imported: {error}") from error
-        return None
+    is_any_installed = False
+    for home in named or LIBRARIES:
+        try:
+            models = library(home)
+        except (ImportError, OSError, SyntaxError) as error:
+            if named:
+                raise ModelError(f"{home} cannot be imported: {error}") from error
+            continue
+        is_any_installed = True
+        yield models
+    if not is_any_installed:
+        raise UnsupportedError(
+            "no library of models is installed",
+            expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
+            hint="pip install torchvision timm, or name a package or file: --among nets.py",
+        )
 
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:

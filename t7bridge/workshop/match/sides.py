@@ -297,7 +297,7 @@ def _state_of(factory: Factory) -> OrderedDict[str, Any]:
     """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
     require_torch()
     state = torchmodules.skeleton(factory).state_dict()
-    # The module with values is made once, when the first of them is asked for.
+    # The module with values is made once, when the first of them is asked for. It downloads nothing on its own.
     load_values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
     storages: dict[int, Storage] = {}
     result: OrderedDict[str, Any] = OrderedDict()
