@@ -17,7 +17,7 @@ from t7bridge.workshop.match import write_match
 
 
 def state(**shapes: tuple[int, ...] | dict) -> dict[str, Tensor]:
-    """A state dict of zeros: `a_weight=(2, 3)` is the key `a.weight`."""
+    """A state dict of zeros: `a_weight=(2, 3)` is the key `a.weight`, and `a__b=(2, 3)` the key `a_b`."""
     return {
         key.replace("_", ".").replace("..", "_"): Tensor.from_numpy(np.zeros(shape, "f4"))
         for key, shape in shapes.items()
