@@ -287,7 +287,10 @@ class Search:
         return True
 
     def _atoms_in(self, poly: Poly) -> Iterator[int]:
-        """Yield the atoms of a polynomial, and those inside a function of one product, as C in `tanh(C)`."""
+        """Yield the atoms of a polynomial, and those inside a function of one product, as C in `tanh(C)`.
+
+        Among them are the values of all cells that it may continue.
+        """
         for atoms, _ in poly:
             for number in atoms:
                 yield number

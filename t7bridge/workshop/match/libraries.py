@@ -85,7 +85,8 @@ def other_classes(source: Signature, target: Signature) -> int | None:
     target_rows = {rows for rows, *_ in only_target}
     if len(source_rows) != 1 or len(target_rows) != 1:
         return None
-    # The layers that classify differ in their number of rows alone.
+    # The layers that classify differ in their number of rows alone. Texts of vectors have no columns, and those of
+    # several matrices more than one number.
     source_columns = sorted(columns for _, *columns in only_source)
     target_columns = sorted(columns for _, *columns in only_target)
     if source_columns != target_columns or any(len(columns) != 1 for columns in source_columns):
