@@ -615,15 +615,17 @@ class _Matching:
         """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
+        settled = self._pairs.get(line.target)  # of a key, and not of a module
+        if settled is not None and (settled.source is not None or line.source != NOTHING):
+            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         if line.source == NOTHING:
             for key in targets:
-                self._settle_without_source(key, "kept")
+                if key not in self._pairs:  # lines of keys, which come first, go before those of modules
+                    self._settle_without_source(key, "kept")
         elif line.target == NOTHING:
             self._used_sources.update(keys)
         elif line.target.endswith("."):
             self._apply_module(line, keys, targets)
-        elif line.target in self._pairs:
-            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         else:
             self._apply_pair(line.source, line.target, line.place)
 

@@ -242,6 +242,16 @@ def test_settled_without_counterpart():
     assert [pair.why for pair in found.pairs] == ["shape", "shape", "kept", "kept"]
 
 
+def test_own_values_of_a_module_but_for_a_key():
+    """A line about a module is about the keys in it that no other line names, also where it keeps the target's values."""
+    source, target = layers(("0", 4, 4), ("1", 4, 10)), layers(("body", 4, 4), ("head", 4, 10))
+    for lines in ([("1.weight", "head.weight"), ("-", "head.")], [("-", "head."), ("1.weight", "head.weight")]):
+        found = match(source, target, lines)
+        assert sources(found) == {
+            "body.weight": "0.weight", "body.bias": "0.bias", "head.weight": "1.weight", "head.bias": None,
+        }  # fmt: skip
+
+
 def test_a_bias_too_many():
     """A bias that the target lacks is listed, and the weight goes its way."""
     target = layers(("a", 4, 4))
@@ -396,6 +406,7 @@ def test_one_module_for_two():
         ("x.weight nope\n", "the target has no nope"),
         ("x.weight q.weight\n", "x.weight does not match q.weight"),
         ("a.weight q.weight\nb.weight q.weight\n", "q.weight of the target is already paired"),
+        ("a.weight q.weight\n- q.weight\n", "q.weight of the target is already paired"),
     ],
 )
 def test_wrong_mappings(tmp_path, text, message):
