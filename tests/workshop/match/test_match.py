@@ -243,7 +243,7 @@ def test_settled_without_counterpart():
 
 
 def test_own_values_of_a_module_but_for_a_key():
-    """A line about a module is about the keys in it that no other line names, also where it keeps the target's values."""
+    """A line about a module is about the keys that no other line names, also where it keeps the target's values."""
     source, target = layers(("0", 4, 4), ("1", 4, 10)), layers(("body", 4, 4), ("head", 4, 10))
     for lines in ([("1.weight", "head.weight"), ("-", "head.")], [("-", "head."), ("1.weight", "head.weight")]):
         found = match(source, target, lines)
