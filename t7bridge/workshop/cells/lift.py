@@ -522,7 +522,7 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     """Return the numbers of the nodes of a graph that are still needed if cells become single nodes.
 
     These are all but those from which only cells are computed, and the outputs of cells. Nodes that no output of the
-    graph needed before remain too, as they are not inside a cell.
+    graph depends on remain too, as they are not inside a cell, with those that they depend on.
 
     Args:
         spec: the graph, not modified.
@@ -534,13 +534,14 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     for cell in cells:
         inputs_of_cells.update(dict.fromkeys(cell.outputs, cell.inputs))
 
-    def needed(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
-        """Return the nodes that the outputs of the graph depend on, if those in `inputs` take these instead."""
-        links = upstream(graph.outputs, lambda number: inputs.get(number, graph.nodes[number - 1].takes))
+    def needed(outputs: Iterable[Link], inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
+        """Return the nodes that some outputs depend on, if those in `inputs` take these instead."""
+        links = upstream(outputs, lambda number: inputs.get(number, graph.nodes[number - 1].takes))
         return {number for number, _ in links} - {0}  # without the input of the graph
 
-    unused = set(range(1, len(graph.nodes) + 1)) - needed({})
-    return (needed(inputs_of_cells) | unused) - set(inputs_of_cells)
+    unused = set(range(1, len(graph.nodes) + 1)) - needed(graph.outputs, {})
+    outputs_of_unused: list[Link] = [(number, ()) for number in unused]
+    return needed([*graph.outputs, *outputs_of_unused], inputs_of_cells) - set(inputs_of_cells)
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:

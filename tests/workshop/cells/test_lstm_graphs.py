@@ -123,3 +123,18 @@ def test_input_computed_after_the_new_state(is_late):
         assert notes == ["LSTM stays as it is: one of its inputs is computed inside a container"]
     else:
         assert "lstm" in names
+
+
+def test_unused_node_behind_a_gate():
+    """A node that no output depends on stays, and with it the gate whose output it takes."""
+    graph = GraphOfLSTM()
+
+    def gate(letter):
+        """Return the sum of a gate."""
+        return graph.total(graph.linear(f"x{letter}", X), graph.linear(f"h{letter}", H))
+
+    sums = (gate("i"), gate("f"), gate("g"), lambda new_c: gate("o"))
+    graph.function("ReLU", sums[0])
+    names, notes = names_and_notes(graph.finished(sums), graph.state)
+    assert "xi" in names
+    assert notes == ["LSTM stays as it is: its layer xi is also used outside of it"]
