@@ -56,7 +56,7 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
     float32 and float16 are rounded from double. For the at most 9 digits that Torch writes of them, this is the same as
     to round the text to the type itself.
 
-    numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
+    `1-2` may be two numbers, as numpy reads it: callers that read a whole storage count them.
 
     Args:
         text: decimal numbers.
@@ -76,12 +76,15 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
         return _rounded(array, native)
     array = parse_integers(text)
     bounds = np.iinfo(native)
-    if array is None or (array.size and (array.min() < bounds.min or array.max() > bounds.max)):
-        numbers = [int(token) for token in text.split()]
-        if any(not bounds.min <= number <= bounds.max for number in numbers):  # numpy before 1.24 wraps them
-            raise OverflowError(f"{max(numbers, key=abs)} is out of bounds for {native}")
-        return np.array(numbers, native)
-    return array.astype(native, copy=False)
+    if array is not None:
+        is_within = not array.size or (array.min() >= bounds.min and array.max() <= bounds.max)
+        if is_within:
+            return array.astype(native, copy=False)
+    numbers = [int(token) for token in text.split()]
+    beyond = [number for number in numbers if not bounds.min <= number <= bounds.max]
+    if beyond:  # numpy before 1.24 would wrap them
+        raise OverflowError(f"{beyond[0]} is out of bounds for {native}")
+    return np.array(numbers, native)
 
 
 def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
