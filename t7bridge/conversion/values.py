@@ -262,12 +262,10 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     if texts is not None:
         return texts if array.shape else texts[0]
     element = NUMPY_ELEMENTS.get(array.dtype.code)
-    if element is None:
+    tensor = None if element is None else tensor_of_array(array, element, "cpu")
+    if tensor is None:
         return None
-    tensor = tensor_of_array(array, element, "cpu")  # `None` for other elements than numbers
-    if tensor is None or isinstance(value, NumpyArray):
-        return tensor
-    return tensor.array.item()
+    return tensor if isinstance(value, NumpyArray) else tensor.array.item()
 
 
 SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)

@@ -663,6 +663,7 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
         array = storage.array[positions]
     if tensor.extras is not None:
         array = _conjugated_and_negated(array, tensor)
+    # Elements of a type that numpy lacks are integers of the same bits so far.
     values: list[Any] = _python_values(array if array.dtype == dtype else array.view(dtype))
     return values
 

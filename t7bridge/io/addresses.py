@@ -59,18 +59,23 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
     except T7BridgeError:
         raise
     except Exception as error:
-        cause: Any = error
         is_missing = isinstance(error, FileNotFoundError)
+        cause: Any = error
         if is_missing and error.__cause__ is not None:
             # Over HTTP, fsspec calls every answer that is no file a missing one; the cause tells what it was.
             cause = error.__cause__
-        status = getattr(cause, "status", None)
-        if cause is not error:
-            is_missing = is_missing and status in (404, 410)  # Not Found, Gone
+            is_missing = getattr(cause, "status", None) in (404, 410)  # Not Found, Gone
         if is_missing and kind is T7BridgeError:
             raise MissingFileError(f"cannot be {what}: no such file", file=address, hint=hint) from error
-        reason = f"{status} {cause.message}" if status else " ".join(str(cause).split()) or type(cause).__name__
-        raise kind(f"cannot be {what}: {reason.rstrip('.')}", file=address, hint=hint) from error
+        raise kind(f"cannot be {what}: {_reason(cause).rstrip('.')}", file=address, hint=hint) from error
+
+
+def _reason(error: Any) -> str:
+    """Return what an error of a file system says, in one line: of an HTTP client, the status and its text."""
+    status = getattr(error, "status", None)
+    if status:
+        return f"{status} {error.message}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 _LIBRARIES = {

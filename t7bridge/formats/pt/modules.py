@@ -167,7 +167,8 @@ class Inside(NamedTuple):
     Attributes:
         content: what the module holds itself, in the form that the user of `walk` wants.
         submodules: the modules in it, by name.
-        charged_entries: a number of entries, which is charged for if the module is met again.
+        charged_entries: how many entries looking inside takes, of whatever kind: they are charged to `Limits.work`
+            each time that the module is met again.
     """
 
     content: Any

@@ -233,7 +233,7 @@ class ZipArchive:
     # The directory
 
     def _directory(self) -> dict[str, Member]:
-        """Return the members by name, in the order of the directory; set `first_entry`, and by `_end_record` `comment`.
+        """Return the members by name, in the order of the directory; set `first_entry`, and `_end` sets `comment`.
 
         Raises:
             CorruptError: names or places of members contradict one another, or readers would disagree about them.
@@ -247,15 +247,29 @@ class ZipArchive:
             )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))
+        self.first_entry = entries[0].name if entries else ""
+        members = self._members(entries, start)
+        # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
+        return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
+
+    def _members(self, entries: list[Member], directory_start: int) -> dict[str, Member]:
+        """Return the entries of the directory by name, each with the place of what follows it as its limit.
+
+        Args:
+            entries: in the order of the directory.
+            directory_start: offset of the directory in the file.
+
+        Raises:
+            CorruptError: names or places of members contradict one another, or readers would disagree about them.
+        """
         # A member ends before the next header at the latest, the last one before the directory. The order of headers in
         # the file may be another than that of the directory.
-        headers = [*sorted(entry.header for entry in entries), start]
+        headers = [*sorted(entry.header for entry in entries), directory_start]
         next_header = dict(pairwise(headers))
         if len(next_header) != len(entries):
             raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
         folded_names: set[bytes] = set()
-        self.first_entry = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=next_header[entry.header])
             self._check_name(member, members, folded_names)
@@ -263,8 +277,7 @@ class ZipArchive:
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
-        # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
-        return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
+        return members
 
     def _check_name(self, member: Member, members: dict[str, Member], folded_names: set[bytes]) -> None:
         """Refuse a member whose name another one has, for this reader or for others.

@@ -228,29 +228,51 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
 def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension.
 
-    `start`, `end` and `step` are those of a slice in Python.
+    Args:
+        b: the builder.
+        self: a wire, a constant or a weight.
+        dim: the dimension.
+        start: of a slice in Python: a number or an `Extent`, negative from the end; `None` for 0.
+        end: likewise; `None` or `_END` for the end of the dimension.
+        step: at least 1.
     """
     if b.shape == self.shape:
         return self
-    extent = self.shape[dim]
     count = b.shape[dim]
-    # A slice that is empty in the example is so always: it is not built, as no layer of Lua returns one.
+    # An open range that is empty in the example becomes empty for all inputs, which is refused where it is emitted.
     if in_example(count) == 0:
         make_static(count)
     # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
-    begin = 0 if start is None else start
-    has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
-    if isinstance(self, Wire) and has_numbers and step == 1:
-        # x[2:] and x[2:-1] are ranges that nn.Narrow counts from the end, for a dimension of any extent.
-        is_to_end = end is None or end >= _END
-        if is_to_end or end < 0:
-            length = -1 if is_to_end else -1 + end  # -1 is all that follows, -2 all but the last
-            return b.emit(make("nn.Narrow", dim + 1, begin + 1, length), self, shape=b.shape)
-    begin, end = _range(extent, start, end)
+    if isinstance(self, Wire) and step == 1:
+        narrow = _narrow_to_end(dim, start, end)
+        if narrow is not None:
+            return b.emit(narrow, self, shape=b.shape)
+    begin, end = _range(self.shape[dim], start, end)
     if isinstance(count, Extent):
         # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
     return strided(b, self, dim, begin, count, step)
+
+
+def _narrow_to_end(axis: int, start: Any, end: Any) -> LuaLayer | None:
+    """Return nn.Narrow for a range up to a distance from the end, x[2:] or x[2:-1], of a dimension of any extent.
+
+    Args:
+        axis: the dimension.
+        start: as in Python; `None` for 0.
+        end: likewise; `None` or `_END` for the end of the dimension.
+
+    Returns:
+        `None` for another range.
+    """
+    begin = 0 if start is None else start
+    if not isinstance(begin, int) or begin < 0 or not isinstance(end, (int, type(None))):
+        return None
+    if end is None or end >= _END:
+        return make("nn.Narrow", axis + 1, begin + 1, -1)  # a length of -1 is all that follows
+    if end < 0:
+        return make("nn.Narrow", axis + 1, begin + 1, end - 1)  # -2 is all but the last
+    return None
 
 
 @operation(
@@ -655,12 +677,13 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
 
     Args:
         b: the builder.
-        value: the value.
+        value: a wire, a constant or a weight, as are the two below.
         axis: the dimension.
-        item: the indices, of one dimension.
+        item: the indices, of one dimension, as PyTorch has them: the layer adds 1 to them itself.
         values: the slices.
         accumulate: whether they are added.
     """
+    # Constants and weights become nodes, which need an input with the same batch: `like`.
     values = b.wire(values, like=value if isinstance(value, Wire) else None)
     # The layer takes an index for each element.
     positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
