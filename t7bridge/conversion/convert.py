@@ -127,7 +127,7 @@ def convert_as(request: Convert, *, must_fit: bool = True) -> Report:
     ):
         beside_part: Beside | None = None
         if request.at is None:
-            document.source.read_all()
+            document.source.read_all()  # sets how a file at an address is read: in large ranges
         else:
             beside_part = _narrow_to_part(document, goal, request)
         # A record describes the whole file, not a part of it.

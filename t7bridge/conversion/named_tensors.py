@@ -580,24 +580,27 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         depth: the steps of the scalars that are joined; no scalar has more.
         scalars: by their steps.
         text_bytes: size of one text; what exceeds it begins another, `name~2`.
+
+    Returns:
+        The scalars of fewer steps as they are, and the dicts.
     """
     joined: dict[Name, Any] = {}
-    last_names: dict[Name, Name] = {}  # of the text to which scalars are added, for each table
-    sizes: dict[Name, int] = {}  # of this text
+    open_texts: dict[Name, dict[str, Any]] = {}  # for each table the one to which scalars are added
+    sizes: dict[Name, int] = {}  # of these as JSON, in bytes
+    # A dict may not have the name of a scalar that stays.
     names = _UniqueNames({steps for steps in scalars if len(steps) < depth})
     for steps, scalar in scalars.items():
         if len(steps) < depth:
             joined[steps] = scalar
             continue
-        parent = steps[:-1] or ("values",)  # the value itself has no name
+        table = steps[:-1] or ("values",)  # the value itself has no name
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
-        if parent not in sizes or sizes[parent] + size > text_bytes:
-            last_names[parent] = names.reserve(parent)
-            sizes[parent] = 0
-            joined[last_names[parent]] = {}
-        joined[last_names[parent]][key] = scalar
-        sizes[parent] += size
+        if table not in open_texts or sizes[table] + size > text_bytes:
+            open_texts[table] = joined[names.reserve(table)] = {}
+            sizes[table] = 0
+        open_texts[table][key] = scalar
+        sizes[table] += size
     return joined
 
 

@@ -241,7 +241,7 @@ def _settings(request: Zoo) -> Settings:
         options=options,
         limits=request.limits,
         memory=byte_count(request.memory) if request.memory else None,
-        flush=request.engine != "local",
+        flush=request.engine != "local",  # on other machines
     )
 
 

@@ -85,7 +85,7 @@ class CeiledPool(Layer):
             )
         count, is_behind = self._elements_of_windows(input, dilation)
         if self.average:
-            empty = torch.zeros_like(count) / count  # NaN where the count is 0
+            empty = torch.zeros_like(count) / count  # NaN, or 0 of negative counts
         else:
             empty = torch.full_like(count, torch.finfo(input.dtype).min)
         # PyTorch leaves out windows that begin behind the input.

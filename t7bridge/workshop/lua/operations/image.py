@@ -113,16 +113,14 @@ def convolution(
     dilation = _per_dimension(rank, dilation, for_height=1)
     if padding == "same":
         padding, input = _pad_same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
-    elif padding == "valid":
-        padding = 0
-    # From the end: `same` has a number for the height of a signal already, before which `_per_dimension` puts another.
-    padding = _per_dimension(rank, padding, for_height=0)[-len(kernel) :]
-    is_dilated = set(dilation) != {1}
+    else:
+        padding = _per_dimension(rank, 0 if padding == "valid" else padding, for_height=0)
     if not is_parameter(weight):
         _check_computed_weight(b, rank)
         kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
         layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
         return apply_to_images(b, layer, input, b.shape, kernels)
+    is_dilated = set(dilation) != {1}
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
     square = _square_of(kernel, stride, padding)
     if is_depthwise and square is not None and rank < 3 and not is_dilated:
@@ -247,12 +245,12 @@ def transposed_convolution(
     if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
+    if is_dilated:
+        raise CannotError("nn has no transposed convolution with dilation")
     kernel = _per_dimension(rank, kernel, for_height=1)
     stride = _per_dimension(rank, stride, for_height=1)
     padding = _per_dimension(rank, padding, for_height=0)
     extra = _per_dimension(rank, output_padding, for_height=0)
-    if is_dilated:
-        raise CannotError("nn has no transposed convolution with dilation")
     if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"

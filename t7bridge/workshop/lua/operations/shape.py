@@ -384,20 +384,40 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
         value: the number, of the mode `constant`; `None` for 0.
     """
     wire = b.wire(self)
-    rank = len(self.shape)
     pad = make_static(*pad)
     if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
-        # Before and behind each dimension, the last dimension first.
-        for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            axis = rank - number
-            extent = int(wire.shape[axis])
-            wire = b.gather_constant(wire, np.arange(-left, extent + right) % extent, axis)
-        return wire
+        return _circular_pad(b, wire, pad)
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
+    return _pad_by_layer(b, wire, pad, kind)
+
+
+def _circular_pad(b: Builder, value: Wire, pad: tuple[int, ...]) -> Any:
+    """Pad the last dimensions by their other ends; `pad` is that of the operation."""
+    # Before and behind each dimension, the last dimension first.
+    for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
+        axis = len(value.shape) - number
+        extent = int(value.shape[axis])
+        value = b.gather_constant(value, np.arange(-left, extent + right) % extent, axis)
+    return value
+
+
+def _pad_by_layer(b: Builder, wire: Wire, pad: tuple[int, ...], kind: str) -> Any:
+    """Pad the last dimensions by values inside.
+
+    Args:
+        b: the builder.
+        wire: the value.
+        pad: that of the operation.
+        kind: `Reflection` or `Replication`.
+
+    Raises:
+        CannotError: nn has no layer for these dimensions.
+    """
+    rank = len(wire.shape)
     # Of values without a batch, which Lua's layers take for other dimensions, nothing is composed.
     is_signal = len(pad) == 2 and rank == 3
     is_image = len(pad) == 4 and rank == 4
@@ -799,10 +819,15 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
             rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
             return b.expand(rows, b.shape)
     indices = b.wire(indices)
-    if not is_parameter(weight):
-        if "layers" not in b.allow:
-            raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
-        return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
+    if is_parameter(weight):
+        return _looked_up(b, weight, indices, padding_idx, scale_grad_by_freq)
+    if "layers" not in b.allow:
+        raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
+    return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
+
+
+def _looked_up(b: Builder, weight: Stored, indices: Wire, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    """Look up rows of a parameter by nn.LookupTable. Arguments as for `embedding`."""
     matrix = indices
     if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
