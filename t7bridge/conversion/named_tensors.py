@@ -251,10 +251,8 @@ class _Flattening:
                 item = self._with_numbers_as_tensor(item, path)
             if not _is_container(item):
                 self._charge_name(depth, is_copy)
-                if is_own_data:
-                    self._flat.add_own_data(item, _steps_to(path))
-                else:
-                    self._flat.add(item, _steps_to(path))
+                add = self._flat.add_own_data if is_own_data else self._flat.add
+                add(item, _steps_to(path))
                 continue
             if id(item) in visited:
                 reason = self._reason_to_leave_out(path, depth)

@@ -398,46 +398,66 @@ def _view_of(
         IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
         TypeError: a part is not an int, slice, `...` or None.
     """
-    parts = list(key) if isinstance(key, tuple) else [key]
-    ellipses = sum(part is Ellipsis for part in parts)
-    if ellipses > 1:
-        raise IndexError("an index can contain only one ...")
-    indices = sum(part is not None and part is not Ellipsis for part in parts)
-    if indices > len(size):
-        raise IndexError(f"{indices} indices for a tensor of {len(size)} dimensions")
-    if not ellipses:  # dimensions without an index are whole
-        parts.append(Ellipsis)
     new_size: list[int] = []
     new_stride: list[int] = []
-    dim = 0
-    for part in parts:
-        if part is Ellipsis:
-            end = dim + len(size) - indices
-            new_size += size[dim:end]
-            new_stride += stride[dim:end]
-            dim = end
-        elif part is None:
+    dim = 0  # the first dimension of the other view that is not done
+    for part in _parts_of_key(key, rank=len(size)):
+        if part is None:
             new_size.append(1)
             new_stride.append(0)
-        elif isinstance(part, slice):
-            start, stop, step = part.indices(size[dim])
+            continue
+        extent = size[dim]
+        step_of_dim = stride[dim]
+        dim += 1
+        if isinstance(part, slice):
+            start, stop, step = part.indices(extent)
             count = len(range(start, stop, step))
             new_size.append(count)
-            new_stride.append(stride[dim] * step)
+            new_stride.append(step_of_dim * step)
             if count:  # the start of an empty slice may lie outside of the storage
-                offset += start * stride[dim]
-            dim += 1
+                offset += start * step_of_dim
         else:
-            if isinstance(part, bool) or not hasattr(part, "__index__"):
-                raise TypeError(
-                    f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more"
-                )
-            number = part.__index__()
-            if not -size[dim] <= number < size[dim]:
-                raise IndexError(f"index {number} is out of range for a dimension of {size[dim]}")
-            offset += (number % size[dim]) * stride[dim]  # `%` counts a negative index from the end
-            dim += 1
+            offset += _position(part, extent) * step_of_dim
     return tuple(new_size), tuple(new_stride), offset
+
+
+def _parts_of_key(key: Any, rank: int) -> list[Any]:
+    """Return the parts of a key, with a slice for each whole dimension: in place of `...`, or at the end.
+
+    Args:
+        key: as for `_view_of`.
+        rank: the number of dimensions.
+
+    Raises:
+        IndexError: the key has more parts than there are dimensions, or several `...`.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    ellipses = [number for number, part in enumerate(parts) if part is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("an index can contain only one ...")
+    indices = sum(part is not None and part is not Ellipsis for part in parts)
+    if indices > rank:
+        raise IndexError(f"{indices} indices for a tensor of {rank} dimensions")
+    whole = [slice(None)] * (rank - indices)
+    if not ellipses:
+        return [*parts, *whole]
+    (place,) = ellipses
+    return [*parts[:place], *whole, *parts[place + 1 :]]
+
+
+def _position(part: Any, extent: int) -> int:
+    """Return the position that an int selects in a dimension, a negative one from the end.
+
+    Raises:
+        IndexError: it is out of range.
+        TypeError: the part of a key is not an int.
+    """
+    if isinstance(part, bool) or not hasattr(part, "__index__"):
+        raise TypeError(f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more")
+    number: int = part.__index__()
+    if not -extent <= number < extent:
+        raise IndexError(f"index {number} is out of range for a dimension of {extent}")
+    return number % extent
 
 
 @define(eq=False)
@@ -766,24 +786,36 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
-    read = min(count, _MOST_ELEMENTS)
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
-        infinities = read - finite - nans
-        statistics: dict[str, Any] = {}
-        if finite:
-            std = float(np.sqrt(squares / finite))  # of the elements as a population
-            statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
-        statistics["zeros"] = zeros * times
-        if nans:
-            statistics["nan"] = nans * times
-        if infinities:
-            statistics["inf"] = infinities * times
-        if count > read:
-            statistics["read"] = read * times
-        # One value has no width to divide, and the largest doubles one that is infinite.
-        if bins and finite and 0 < greatest - least < np.inf:
-            statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
+        return _statistics_of_distinct(tensor, count, times, bins)
+
+
+def _statistics_of_distinct(tensor: Tensor, count: int, times: int, bins: int) -> dict[str, Any]:
+    """Return the statistics of a tensor without repeated elements.
+
+    Args:
+        tensor: the tensor.
+        count: the number of its elements.
+        times: how often each counts.
+        bins: as for `statistics_of`.
+    """
+    read = min(count, _MOST_ELEMENTS)
+    finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
+    infinities = read - finite - nans
+    statistics: dict[str, Any] = {}
+    if finite:
+        std = float(np.sqrt(squares / finite))  # of the elements as a population
+        statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
+    statistics["zeros"] = zeros * times
+    if nans:
+        statistics["nan"] = nans * times
+    if infinities:
+        statistics["inf"] = infinities * times
+    if count > read:
+        statistics["read"] = read * times
+    # One value has no width to divide, and the largest doubles one that is infinite.
+    if bins and finite and 0 < greatest - least < np.inf:
+        statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
     return statistics
 
 

@@ -172,8 +172,7 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     """The elements of each storage that tensors use."""
     for visit in walk(roots):
         value = visit.value
-        if value is not roots:  # the list of the values is not one of them
-            values += 1
+        values += value is not roots  # the list of the values is not one of them
         if isinstance(value, Tensor):
             tensors += 1
             if value.storage is not None and value.numel:
@@ -193,13 +192,24 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
         counts["modules"] = modules
     counts["tensors"] = tensors
     counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
+    unused_bytes = _unused_bytes(storages, ranges)
+    if unused_bytes > 0:
+        counts["bytes that no tensor uses"] = unused_bytes
+    return counts
+
+
+def _unused_bytes(storages: dict[int, Storage], ranges: dict[int, list[tuple[int, int]]]) -> int:
+    """Return the bytes of storages that are in none of the ranges.
+
+    Args:
+        storages: by identity.
+        ranges: first and end of elements of each storage, by the same identity.
+    """
     unused_bytes = 0
     for identity, storage in storages.items():
         unused_elements = storage.count - covered(ranges.get(identity, ()))
         unused_bytes += unused_elements * storage.element.itemsize
-    if unused_bytes > 0:
-        counts["bytes that no tensor uses"] = unused_bytes
-    return counts
+    return unused_bytes
 
 
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:

@@ -460,6 +460,11 @@ class ZipArchive:
         start: int = member.header + _LOCAL_HEADER.size + len(rest)
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
+        self._check_method(member)
+        return start
+
+    def _check_method(self, member: Member) -> None:
+        """Refuse a member whose bytes are not stored or deflated as they are. Errors as above."""
         if member.flags & _ENCRYPTED:
             raise self._fault(member, "is encrypted", UnsupportedError)
         if member.method not in (STORED, DEFLATED):
@@ -467,7 +472,6 @@ class ZipArchive:
             raise self._fault(member, text, UnsupportedError)
         if member.method == STORED and member.packed != member.size:
             raise self._fault(member, "is stored, but its length differs from its size")
-        return start
 
     # Deflated members
 

@@ -1053,11 +1053,23 @@ def _spread(
         if number:
             offset += (widths[layer[number - 1]] + widths[node]) / 2 + _GAP
         offsets.append(offset)
-    # Isotonic regression: neighbours whose desired positions are in the wrong order become a pool with their mean.
+    positions = _nondecreasing([target - offset for target, offset in zip(wanted, offsets)], weights)
+    for node, position, offset in zip(layer, positions, offsets):
+        middles[node] = position + offset
+
+
+def _nondecreasing(wanted: list[float], weights: list[float]) -> list[float]:
+    """Return the numbers in nondecreasing order that are nearest to others, by weighted squares: isotonic regression.
+
+    Args:
+        wanted: the other numbers.
+        weights: of each.
+    """
+    # Neighbours in the wrong order become a pool, each with their mean.
     pools: list[tuple[float, float, int]] = []
-    """The weighted sum of the desired positions of each, its weight, and the number of its nodes."""
-    for target, weight, offset in zip(wanted, weights, offsets):
-        total = (target - offset) * weight
+    """The weighted sum of the numbers in each, its weight, and how many they are."""
+    for target, weight in zip(wanted, weights):
+        total = target * weight
         mass = weight
         size = 1
         while pools and pools[-1][0] / pools[-1][1] >= total / mass:
@@ -1066,8 +1078,7 @@ def _spread(
             mass += pool_mass
             size += pool_size
         pools.append((total, mass, size))
-    number = 0
+    result: list[float] = []
     for total, mass, size in pools:
-        for _ in range(size):
-            middles[layer[number]] = total / mass + offsets[number]
-            number += 1
+        result += [total / mass] * size
+    return result

@@ -363,6 +363,21 @@ def _without_markup(text: str) -> str:
     return text
 
 
+def _views_when_open(block: Block, folds: dict[int, list[Fold]]) -> list[list[Block]]:
+    """Return the views of an open container with those in it closed: as it is, and with repeated blocks one by one.
+
+    Args:
+        block: the container.
+        folds: the runs in each container that are shown once, by id; a container without any has one view.
+    """
+    only_this = {id(block)}
+    views = [view_of(block, folds, only_this)]
+    if id(block) in folds:
+        no_folds: dict[int, list[Fold]] = {}
+        views.append(view_of(block, no_folds, only_this))
+    return views
+
+
 def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
     """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
 
@@ -387,17 +402,12 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     model = blocks[0]
     lines_of_model = root.block.lines  # those about its input and output, too, which the view of a block does not have
     for number, block in enumerate(blocks):
-        if not block.inside:
-            continue
-        only_this = {id(block)}  # is open, and those in it are closed
-        views = [view_of(block, folds, only_this)]
-        if id(block) in folds:
-            no_folds: dict[int, list[Fold]] = {}
-            views.append(view_of(block, no_folds, only_this))
-        if block is model:
-            for view in views:
-                view[0].lines = lines_of_model
-        indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
+        if block.inside:
+            views = _views_when_open(block, folds)
+            if block is model:
+                for view in views:
+                    view[0].lines = lines_of_model
+            indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
         container = box.block.source
         if box.inside and container is not None:

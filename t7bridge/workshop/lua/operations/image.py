@@ -523,7 +523,7 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
 
 
 def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:
-    """Interpolate along one dimension: multiply by a matrix, which PyTorch's operation computes from unit vectors.
+    """Interpolate along one dimension: multiply by a matrix.
 
     Args:
         b: the builder, whose call is the interpolation.
@@ -532,6 +532,21 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
         new_sizes: of the image after interpolation along all dimensions.
     """
     extent = value.shape[2 + dimension]
+    matrix = _interpolation_matrix(b, dimension, extent, new_sizes)
+    if extent == new_sizes[dimension] and np.array_equal(matrix, np.eye(extent)):
+        return value
+    return multiply_along(b, value, 2 + dimension, matrix)
+
+
+def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: Any) -> Any:
+    """Return what PyTorch's interpolation makes of the unit vectors of a dimension, each a row: (extent, new extent).
+
+    Args:
+        b: the builder, whose call is the interpolation.
+        dimension: of an image: 0 for the first behind the channels.
+        extent: of the dimension.
+        new_sizes: of the image after interpolation along all dimensions.
+    """
     new_extent = new_sizes[dimension]
 
     def for_dimensions(interpolated: Any, others: Any) -> list[Any]:
@@ -557,10 +572,7 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
         raise CannotError("the interpolation cannot be computed")
     # The line along the dimension in each image is a row of the matrix.
     lines = (0, every, *for_dimensions(every, 0))
-    matrix = images.array()[lines]
-    if extent == new_extent and np.array_equal(matrix, np.eye(extent)):
-        return value
-    return multiply_along(b, value, 2 + dimension, matrix)
+    return images.array()[lines]
 
 
 @operation("col2im", lua="pt.Fold", package="layers")
