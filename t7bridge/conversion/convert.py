@@ -453,7 +453,7 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     for root in content.roots:
         writer.write_object(root)
     note_plain_nans(writer.plain_nans, report)
-    if content.has_pt_record:
+    if content.has_pt_record:  # the bytes after the values
         if request.record:
             output.write(content.trailing)
     elif content.trailing:

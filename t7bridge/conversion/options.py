@@ -251,7 +251,7 @@ def takes(
             with progress(verb_name, path):
                 return function(request)
 
-        wrapper: Any = update_wrapper(call, function)
+        wrapper: Any = update_wrapper(call, function)  # `call` itself, to which mypy lets nothing be added
         cls: Any = request_class
         cls.__init__.__qualname__ = verb_name  # named in Python's errors
         wrapper.__wrapped__ = _Wrapped(cls, function)

@@ -726,18 +726,7 @@ class _Store(Server):
         """Open the file, and return its first bytes; a copy of a member of an archive, or of a file of unknown size."""
         is_member = protocol_of(self._name) in ARCHIVES
         self._system.invalidate_cache()  # fsspec's lists of files, of an earlier call
-        info = None
-        if not is_member:
-            try:
-                self._file = self._system.open(self._path, "rb", cache_type="none")
-            except Exception:
-                # Why it cannot be opened: asking for its state raises an error that says more, or it is a folder.
-                info = self._system.info(self._path)
-                if info.get("type") != "directory":
-                    raise
-        if info is None:
-            # A file that is open has the state that opening asked for.
-            info = getattr(self._file, "details", None) or self._system.info(self._path)
+        info = self._system.info(self._path) if is_member else self._open()
         if info.get("type") == "directory":
             hint = "Give the address of a file; t7bridge zoo takes folders."
             raise UnsupportedError("is a folder", file=self._name, hint=hint)
@@ -746,6 +735,19 @@ class _Store(Server):
         if is_member or self.size is None:
             return self.copy()
         return self.fetch(0, min(self.size, _FIRST_BYTES))
+
+    def _open(self) -> Any:
+        """Open the file, and return its state: size, type and time by name. A folder has one, and is not opened."""
+        try:
+            self._file = self._system.open(self._path, "rb", cache_type="none")
+        except Exception:
+            # Why it cannot be opened: asking for its state raises an error that says more, or it is a folder.
+            info = self._system.info(self._path)
+            if info.get("type") != "directory":
+                raise
+            return info
+        # A file that is open has the state that opening asked for.
+        return getattr(self._file, "details", None) or self._system.info(self._path)
 
     def fetch(self, start: int, end: int) -> bytes:
         """Return the bytes of a range of the open file.

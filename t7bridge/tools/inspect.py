@@ -330,17 +330,16 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _WITH_ENTRIES):
             opened.add(id(item))
-        is_root = depth == 0
-        has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
-        if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
-            continue  # nothing of it is outside of the models
-        if has_lines_of_entries:
+        if inside and _has_lines_of_entries(item, inside, depth):
+            is_root = depth == 0
+            if skip_tensors and not is_root and _is_in_layers(inside):
+                continue  # nothing of it is outside of the models
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_entry_count(item) - _MOST_OPENED, 0)
-        if is_root and has_lines_of_entries:  # of the root the entries alone
-            continue
+            if is_root:  # of the root the entries alone
+                continue
         if len(lines) < MOST_OTHERS:
             lines.append((visit.text(), _described(item, inside)))
         else:

@@ -354,6 +354,8 @@ class Evaluation(Kinds):
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters.
 
+        Of elements of the input that are terms of a sum or product, `fitting_shapes` gets the shape that they have.
+
         Args:
             spec: the module.
             kind: of its input; its `origin` is the place in the model's input of an element whose shape is unknown.
@@ -372,7 +374,6 @@ class Evaluation(Kinds):
         output = super().visit(spec, kind)
         self._depth -= 1
         if rule is fold and output.shape is not None:
-            # All terms of a sum or product have the shape of the result.
             for item in kind.items or ():
                 if item.origin is not None:
                     self.fitting_shapes[item.origin] = output.shape

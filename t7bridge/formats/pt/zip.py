@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve
 
@@ -87,6 +87,30 @@ class Member:
     size: int
     header: int
     limit: int
+
+
+class _End(NamedTuple):
+    """What an end record says about the directory.
+
+    Attributes:
+        disk: number of the disk that the record is on, from 0.
+        first_disk: number of that on which the directory begins.
+        entries_here: number of the directory's entries on this disk.
+        entries: number of all.
+        length: of the directory, in bytes.
+        start: its offset.
+        place: offset of the record, at which the directory has to end.
+        disks: number of disks.
+    """
+
+    disk: int
+    first_disk: int
+    entries_here: int
+    entries: int
+    length: int
+    start: int
+    place: int
+    disks: int
 
 
 class ZipArchive:
@@ -309,31 +333,44 @@ class ZipArchive:
             UnsupportedError: the archive is split over several files.
         """
         record_start, record = self._end_record()
-        _, disk, first_disk, count_here, count, length, start, _ = _END_RECORD.unpack(record)
-        directory_end = record_start
-        disks = 1
+        _, *numbers, _ = _END_RECORD.unpack(record)
+        only_disk = 1
+        end = _End._make((*numbers, record_start, only_disk))
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            _, _, directory_end, disks = _LOCATOR64_RECORD.unpack(locator)
-            record = b""
-            if directory_end < record_start:
-                record = self.source.read(directory_end, _END64_RECORD.size)
-            if len(record) < _END64_RECORD.size or record[:4] != _END64:
-                raise CorruptError("the archive's directory is damaged", offset=directory_end)
-            _, record_length, _, _, disk, first_disk, count_here, count, length, start = _END64_RECORD.unpack(record)
-            if record_length < _END64_RECORD.size - _END64_HEAD_BYTES:
-                raise CorruptError("the archive's directory is damaged", offset=directory_end)
-        if disk or first_disk or count_here != count or disks != 1:
+            end = self._end64(locator, record_start)
+        if end.disk or end.first_disk or end.entries_here != end.entries or end.disks != 1:
             raise UnsupportedError("the archive is split over several files", offset=record_start)
         # Nothing may be between the directory and its end record, and each entry has a header at least.
-        if start + length != directory_end or count * _CENTRAL_HEADER.size > length:
+        if end.start + end.length != end.place or end.entries * _CENTRAL_HEADER.size > end.length:
             raise CorruptError(
                 "the archive's directory is not where it should be",
                 offset=record_start,
-                expected=f"{length} bytes at {start} with {count} entries",
-                found=f"its end at {directory_end}",
+                expected=f"{end.length} bytes at {end.start} with {end.entries} entries",
+                found=f"its end at {end.place}",
             )
-        return start, length, count
+        return end.start, end.length, end.entries
+
+    def _end64(self, locator: bytes, record_start: int) -> _End:
+        """Return what the zip64 end record says.
+
+        Args:
+            locator: the record that says where it is.
+            record_start: offset of the other end record, which is behind it.
+
+        Raises:
+            CorruptError: it is not there.
+        """
+        _, _, place, disks = _LOCATOR64_RECORD.unpack(locator)
+        record = b""
+        if place < record_start:
+            record = self.source.read(place, _END64_RECORD.size)
+        if len(record) < _END64_RECORD.size or record[:4] != _END64:
+            raise CorruptError("the archive's directory is damaged", offset=place)
+        _, record_length, _, _, *numbers = _END64_RECORD.unpack(record)
+        if record_length < _END64_RECORD.size - _END64_HEAD_BYTES:
+            raise CorruptError("the archive's directory is damaged", offset=place)
+        return _End._make((*numbers, place, disks))
 
     def _end_record(self) -> tuple[int, bytes]:
         """Return the offset of the end record, and its bytes without the comment, which becomes that of the archive.

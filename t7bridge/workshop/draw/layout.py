@@ -466,7 +466,7 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
         high = end_y - _GAP / 3
         points = [start, (start_x, low), (side, low), (side, high), (end_x, high), end]
         return Line(group.arrow_from, first_member, points, group.label, above_end)
-    if abs(start_x - end_x) > 1:
+    if abs(start_x - end_x) > 1:  # a bend of a pixel would not be seen as one
         points = [start, (start_x, middle), (end_x, middle), end]
         return Line(group.arrow_from, first_member, points, group.label, above_end)
     # A straight arrow has its label beside its middle: 4 pixels below it is the base line of the letters.

@@ -148,14 +148,20 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
         stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
         lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
         lines.append(f'<rect {stripe} fill="{fill}"/>')
-    # Where it is in pages: these have a sign at the right of some texts, which make room for it.
+    return [*lines, *_texts_in(box), "</g>"]
+
+
+def _texts_in(box: Box) -> list[str]:
+    """Return the texts of a box as markup."""
+    block = box.block
+    # Where they are in pages: these have a sign at the right of some texts, which make room for it.
     middle = box.middle - SIGN / 2 if has_sign(block) else box.middle
+    lines: list[str] = []
     for number, text in enumerate(texts_of(block), 1):
         is_title = number == 1 and block.kind != "end"
         name = "t" if is_title else "s"  # classes of the style: title, small
         place = f'x="{middle:.1f}" y="{box.y + number * LINE + 1:.1f}"'
         lines.append(f'<text {place} class="{name}">{_escaped(text)}</text>')
-    lines.append("</g>")
     return lines
 
 

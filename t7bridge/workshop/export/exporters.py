@@ -234,6 +234,20 @@ def _with_two_examples(example: Example) -> Example:
     return evolve(example, shape=shape, value=value)
 
 
+def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
+    """Refuse inputs that do not have the dimensions that are dynamic; arguments and errors of `_prepared`."""
+    if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
+        raise ModelError(
+            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
+        )
+    images = [name for name in dynamic if name in _OF_IMAGES]
+    if images and not any(len(item.shape) >= _IMAGE_DIMENSIONS for item in _flat(inputs)):
+        raise ModelError(
+            f"no input has a {' or '.join(images)}",
+            expected="an input of (batch, channels, height, width), or of more dimensions",
+        )
+
+
 def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
@@ -249,16 +263,7 @@ def _prepared(
     Raises:
         ModelError: the module does not accept the inputs, or these have no such dynamic dimension.
     """
-    if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
-        raise ModelError(
-            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
-        )
-    images = [name for name in dynamic if name in _OF_IMAGES]
-    if images and not any(len(item.shape) >= _IMAGE_DIMENSIONS for item in _flat(inputs)):
-        raise ModelError(
-            f"no input has a {' or '.join(images)}",
-            expected="an input of (batch, channels, height, width), or of more dimensions",
-        )
+    _check_dimensions(inputs, dynamic)
     if "batch" in dynamic:
         inputs = each_input(_with_two_examples, inputs)
     problem: ModelError | None = None

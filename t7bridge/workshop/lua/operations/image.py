@@ -500,14 +500,11 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
     old_sizes = input.shape[2:]
     new_sizes = shape[2:]
     if b.kind == "upsample_nearest2d" and all(new % old == 0 for new, old in zip(new_sizes, old_sizes)):
-        quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
         if new_sizes == old_sizes:
             return input
-        quotient, *others = set(quotients)
-        # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
-        is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
-        if is_by_quotient and not others:
-            return b.emit(make("nn.SpatialUpSamplingNearest", quotient), input, shape=shape)
+        factor = _factor_of_nearest(old_sizes, new_sizes, scale_factors)
+        if factor is not None:
+            return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=shape)
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
     if b.kind == "upsample_bilinear2d" and align_corners and old_sizes != new_sizes:
@@ -520,6 +517,21 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
         if old_sizes[dimension] != new_sizes[dimension] or scale_factors:
             value = _interpolate_along(b, value, dimension, new_sizes)
     return value
+
+
+def _factor_of_nearest(old_sizes: Any, new_sizes: Any, scale_factors: Any) -> Any:
+    """Return how often nearest interpolation repeats each element in all dimensions; `None` if it does otherwise.
+
+    Args:
+        old_sizes: of the image; open ones, too.
+        new_sizes: multiples of these.
+        scale_factors: as for `upsample`.
+    """
+    quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
+    quotient, *others = set(quotients)
+    # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
+    is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
+    return quotient if is_by_quotient and not others else None
 
 
 def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:

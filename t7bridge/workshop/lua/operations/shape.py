@@ -63,7 +63,7 @@ def same(b: Builder, self: Any) -> Any:
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers and back
+    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers, without gradient, and back
         force_copy = None
         dont_cast = True
         to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
@@ -676,9 +676,7 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         number = number_of(values)
         if number is None or accumulate:
             raise CannotError("replaces elements by as many as a mask has, or adds to them")
-        behind = len(self.shape) - axis - len(item.shape)
-        mask = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * behind))
-        return b.expand(fill_where(b, self, mask, number), b.shape)
+        return _filled_by_mask(b, self, axis, item, number)
     values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
         item = b.constant(item.array() % int(self.shape[axis]))  # negative ones from the end
@@ -686,10 +684,25 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         positions = item.array().reshape(-1)
         values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
         return b.replace_at(self, positions, values, axis)
-    takes_positions = len(item.shape) <= 1  # pt.Scatter has one row of them
-    if "layers" not in b.allow or not takes_positions:
+    is_one_row = len(item.shape) <= 1  # `_scattered` takes no other
+    if "layers" not in b.allow or not is_one_row:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
     return _scattered(b, self, axis, item, values, accumulate)
+
+
+def _filled_by_mask(b: Builder, value: Any, axis: int, mask: Any, number: float) -> Any:
+    """Return a value with a number where a mask is true.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: its first dimension that the mask has.
+        mask: of this dimension and those that follow.
+        number: the new element.
+    """
+    behind = len(value.shape) - axis - len(mask.shape)
+    mask = b.reshape(mask, (*(1,) * axis, *mask.shape, *(1,) * behind))
+    return b.expand(fill_where(b, value, mask, number), b.shape)
 
 
 def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumulate: bool) -> Any:
