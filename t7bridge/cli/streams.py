@@ -50,6 +50,17 @@ def _has_dash(value: Any) -> bool:
     return value == "-" or (isinstance(value, list) and "-" in value)
 
 
+def _copy_stdin(path: str) -> None:
+    """Copy standard input to a file; if it is a redirected file, that becomes an input of the call."""
+    from ..io.source import add_input
+
+    with suppress(OSError, ValueError):  # it may have no descriptor
+        add_input(path=None, fd=sys.stdin.fileno())
+    with open(path, "wb") as file:
+        while piece := sys.stdin.buffer.read(_PIPE_BYTES):
+            file.write(piece)
+
+
 @contextmanager
 def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
     """Copy standard input to a file where an argument is `-`, as readers need random access.
@@ -69,16 +80,9 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         raise T7BridgeError("is closed", file=_STDIN)
     import tempfile
 
-    from ..io.source import add_input
-
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, _STDIN)
-        # If it is a redirected file, that file is an input. Otherwise it may have no descriptor.
-        with suppress(OSError, ValueError):
-            add_input(path=None, fd=sys.stdin.fileno())
-        with open(path, "wb") as file:
-            while piece := sys.stdin.buffer.read(_PIPE_BYTES):
-                file.write(piece)
+        _copy_stdin(path)
         for name in from_stdin:
             value = getattr(options, name)
             is_list = isinstance(value, list)

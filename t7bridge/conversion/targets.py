@@ -106,12 +106,8 @@ def _write_from_lua(
     converted = python_value(document.content, request, report, with_record=may_have_record)
     if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
         document.forget()
-    if is_compact and report.mode == "record":
-        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
-    elif is_compact:
-        from ..nn.layouts import compact_in
-
-        converted.value = compact_in(converted.value)
+    if is_compact:
+        _make_compact(converted, report)
     if converted.modules is not None:
         converted.modules.note_left_out(converted.value)
     converted.value = _edited(converted.value, request, report, converted.modules)
@@ -125,6 +121,16 @@ def _write_from_lua(
 
         converted.value = None  # release it first: the written file is read again as a whole
         check_pt(output, writer, converted.fingerprint, request.limits)
+
+
+def _make_compact(converted: PythonValue, report: Report) -> None:
+    """Make tensors use their storages whole, but for a value from its record; a note says that it stays as it is."""
+    if report.mode == "record":
+        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
+        return
+    from ..nn.layouts import compact_in
+
+    converted.value = compact_in(converted.value)
 
 
 def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:

@@ -506,7 +506,7 @@ class _Filling:
             model: the module.
             tensors: those of the `.pt` that fit, by key, which change.
         """
-        current = model.expected.tensors
+        lua_tensors = model.expected.tensors
         for key, origin in model.expected.origins.items():
             param = origin.param
             if param is None or param.kind != "derived" or _counts_batches(key):
@@ -517,9 +517,10 @@ class _Filling:
             elif tensor is not None:
                 # Lua has one bias where PyTorch has two, whose sum it is: `adds_to` names the one with the sum.
                 key_of_sum = key.removesuffix(param.name) + param.adds_to
-                if key_of_sum not in current:  # a layer without biases in Lua
+                if key_of_sum not in lua_tensors:  # a layer without biases in Lua
                     continue
-                total = added(tensors.get(key_of_sum, current[key_of_sum]), tensor)
+                # With `partial`, the first bias may be missing: then Lua's own is the other addend.
+                total = added(tensors.get(key_of_sum, lua_tensors[key_of_sum]), tensor)
                 if total is not None:  # else all of the second bias is 0
                     tensors[key_of_sum] = total
                     self._added_biases.append(model.label(key))

@@ -634,9 +634,11 @@ def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> No
         rest = fraction // 10
         last_digit = fraction - rest * 10
         is_end = last_digit == 0
-        blocks[:, -1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _BLOCK_NUMBERS])
+        without_zeros = last_digit * 1000 + _BLOCK_NUMBERS
+        blocks[:, -1] = np.where(is_end, 0, _TRAILING[without_zeros])
         count -= 1
-    # From the last block to the first: `is_end` is true where all behind is zero, and not printed.
+    # From the last block to the first: `is_end` is true where all behind is zero, and not printed. The table has four
+    # digits for each number, and from `_BLOCK_NUMBERS` on those without zeros at the end.
     for column in range(count - 1, -1, -1):
         higher = rest // _BLOCK_NUMBERS
         block_digits = rest - higher * _BLOCK_NUMBERS

@@ -629,6 +629,7 @@ def _html(root: Value) -> str:
         html.append("<div style='margin-left:1.5em'>")
         count = min(len(table.raw_keys), _HTML_ENTRIES_OF_ONE, entries_left)
         entries_left -= count
+        # The last one is taken from the stack first.
         stack.append("</div></details>")
         if len(table.raw_keys) > count:
             stack.append(f"<div>… {len(table.raw_keys) - count} more</div>")

@@ -237,7 +237,7 @@ def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[Dr
 def _layer_rows(blocks: list[Block]) -> list[LayerRow]:
     """Return the table of layers: each after the one that contains it, repeated ones once."""
     rows: list[LayerRow] = []
-    root = shown(blocks, MOST_ROWS)[0]
+    root, *_ = shown(blocks, MOST_ROWS)  # which has the others inside
     stack = [(root, 0)]
     while stack:
         block, depth = stack.pop()

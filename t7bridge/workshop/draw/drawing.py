@@ -423,7 +423,7 @@ def draw(request: Draw) -> Drawing:
         check_picture(request.target)
     with collector_paused():
         if isinstance(request.source, (str, os.PathLike)):
-            # Open as long as the drawing may read weights.
+            # Not closed here: the drawing may read weights.
             document = formats.open(request.source, limits=request.limits)
             document.warn()
             drawing = _drawn_file(document, request)

@@ -953,14 +953,14 @@ def _across(
     Returns:
         The centre of each, from the left edge of all.
     """
-    count = len(widths)
-    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
+    bend_count = len(widths) - len(nodes)
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * bend_count
     above: list[list[int]] = [[] for _ in widths]
     below: list[list[int]] = [[] for _ in widths]
     for start, end in links:
         below[start].append(end)
         above[end].append(start)
-    middles = [0.0] * count
+    middles = [0.0] * len(widths)
     # To begin with, the nodes of each layer are side by side in the middle.
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middles)

@@ -416,7 +416,7 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
             indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
         container = box.block.source
-        if box.inside and container is not None:
+        if box.inside and container is not None:  # it is open at first
             indexes = indexes_of[numbers[id(container)]]
             # Without repeated blocks, the first two contents are one. That which is seen first is the third.
             if len(indexes) == 1:

@@ -400,10 +400,10 @@ def pool(
     if not is_max:
         is_padded = any(padding)
         _check_means(rank, is_padded, ceil_mode, divisor_override)
-        if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
-            layer.calls += (("setCountExcludePad", ()),)
         if divisor_override:  # Lua divides by the number of elements of the kernel
             layer = layer * (prod(kernel) / divisor_override)
+        elif not count_include_pad and (is_padded or ceil_mode):
+            layer.calls += (("setCountExcludePad", ()),)
     result = apply_to_images(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
         return result

@@ -473,7 +473,8 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
         if amount < 0:
             value = b.narrow(value, axis, start=-amount if is_before else 0, count=extent)
         elif amount:
-            # nn.Padding pads before a dimension if the amount is negative.
+            # nn.Padding pads before a dimension if the amount is negative. Before the number, it takes how many
+            # dimensions there are with this one: all, as the batch is counted.
             args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
             if number:
                 args = (*args, rank, number)
