@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from attrs import field
+
 from .. import formats
 from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
-from ..data import collector_paused, hooks
+from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -163,53 +165,66 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     Returns:
         Facts by the words of the header; those on nn, on modules and on unused bytes only where there are such.
     """
-    values = 0
-    modules = 0
-    tensors = 0
-    has_types: bool | None = None  # whether a module of nn has the field `_type`; `None` without modules
-    storages: dict[int, Storage] = {}
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    """The elements of each storage that tensors use."""
+    totals = _Totals()
     for visit in walk(roots):
-        value = visit.value
-        values += value is not roots  # the list of the values is not one of them
-        if isinstance(value, Tensor):
-            tensors += 1
-            if value.storage is not None and value.numel:
-                ranges.setdefault(id(value.storage), []).append(value.reach())
-        elif isinstance(value, Storage):
-            storages[id(value)] = value
-        elif is_module(value):
-            modules += 1
-            has_types = bool(has_types) or "_type" in value
-        elif isinstance(value, PythonObject):
-            modules += value.is_module
-    counts: dict[str, Any] = {}
-    if has_types is not None:
-        counts["written by"] = _TYPED if has_types else _UNTYPED
-    counts["values"] = values
-    if modules:
-        counts["modules"] = modules
-    counts["tensors"] = tensors
-    counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
-    unused_bytes = _unused_bytes(storages, ranges)
+        if visit.value is not roots:  # the list of the values is not one of them
+            totals.add(visit.value)
+    facts: dict[str, Any] = {}
+    if totals.has_types is not None:
+        facts["written by"] = _TYPED if totals.has_types else _UNTYPED
+    facts["values"] = totals.values
+    if totals.modules:
+        facts["modules"] = totals.modules
+    facts["tensors"] = totals.tensors
+    facts["bytes of tensors"] = sum(storage.nbytes for storage in totals.storages.values())
+    unused_bytes = totals.unused_bytes()
     if unused_bytes > 0:
-        counts["bytes that no tensor uses"] = unused_bytes
-    return counts
+        facts["bytes that no tensor uses"] = unused_bytes
+    return facts
 
 
-def _unused_bytes(storages: dict[int, Storage], ranges: dict[int, list[tuple[int, int]]]) -> int:
-    """Return the bytes of storages that are in none of the ranges.
+@define(eq=False)
+class _Totals:
+    """Totals over all values of a file.
 
-    Args:
+    Attributes:
+        values: number of values.
+        modules: number of modules.
+        tensors: number of tensors.
+        has_types: whether a module of nn has the field `_type`; `None` without modules.
         storages: by identity.
-        ranges: first and end of elements of each storage, by the same identity.
+        ranges: first and end of the elements that each tensor uses of a storage, by the identity of that.
     """
-    unused_bytes = 0
-    for identity, storage in storages.items():
-        unused_elements = storage.count - covered(ranges.get(identity, ()))
-        unused_bytes += unused_elements * storage.element.itemsize
-    return unused_bytes
+
+    values: int = 0
+    modules: int = 0
+    tensors: int = 0
+    has_types: bool | None = None
+    storages: dict[int, Storage] = field(factory=dict)
+    ranges: dict[int, list[tuple[int, int]]] = field(factory=dict)
+
+    def add(self, value: Any) -> None:
+        """Add a value, without what is inside it."""
+        self.values += 1
+        if isinstance(value, Tensor):
+            self.tensors += 1
+            if value.storage is not None and value.numel:
+                self.ranges.setdefault(id(value.storage), []).append(value.reach())
+        elif isinstance(value, Storage):
+            self.storages[id(value)] = value
+        elif is_module(value):
+            self.modules += 1
+            self.has_types = bool(self.has_types) or "_type" in value
+        elif isinstance(value, PythonObject):
+            self.modules += value.is_module
+
+    def unused_bytes(self) -> int:
+        """Return the bytes of storages that no tensor uses."""
+        nbytes = 0
+        for identity, storage in self.storages.items():
+            unused_elements = storage.count - covered(self.ranges.get(identity, ()))
+            nbytes += unused_elements * storage.element.itemsize
+        return nbytes
 
 
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
@@ -244,25 +259,28 @@ def _layer_rows(blocks: list[Block]) -> list[LayerRow]:
         if block.kind == "end":
             continue
         if block is not root or block.class_name:  # a group of several models has no row
-            placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
-            rows.append(
-                LayerRow(
-                    depth=depth,
-                    name=block.name or placeholder,
-                    path=block.path,
-                    key=block.key,
-                    class_name=block.class_name,
-                    torch=_torch_class(block),
-                    output=block.shape,
-                    parameters=block.parameters,
-                    shared=block.owner,
-                    repeat=block.repeat,
-                    weights={weight.name: weight.tensor.shape for weight in block.weights},
-                )
-            )
+            rows.append(_layer_row(block, depth))
             depth += 1
         stack += [(inner, depth) for inner in reversed(block.inside)]
     return rows
+
+
+def _layer_row(block: Block, depth: int) -> LayerRow:
+    """Return the row of a block in the table of layers; `depth` is the number of rows that contain it."""
+    placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
+    return LayerRow(
+        depth=depth,
+        name=block.name or placeholder,
+        path=block.path,
+        key=block.key,
+        class_name=block.class_name,
+        torch=_torch_class(block),
+        output=block.shape,
+        parameters=block.parameters,
+        shared=block.owner,
+        repeat=block.repeat,
+        weights={weight.name: weight.tensor.shape for weight in block.weights},
+    )
 
 
 def _torch_class(block: Block) -> str:

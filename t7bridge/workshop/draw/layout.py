@@ -621,27 +621,32 @@ def _height_that_fills_screen(box: Box, levels: list[list[int]]) -> float:
 
 
 def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
-    """Return the flows; a distant end is named next to the node, instead of an arrow across the whole picture."""
+    """Return the flows of a graph, with a copy of a distant input or output in place of a very long arrow.
+
+    Args:
+        box: of the graph, which gets the boxes of the copies.
+        flows: between its nodes.
+    """
     ranks = ranks_of(len(box.inside), flows)
-    degree = Counter(number for flow in flows for number in (flow.start, flow.end))
+    arrow_counts = Counter(number for flow in flows for number in (flow.start, flow.end))
     shortened: list[Flow] = []
     for flow in flows:
-        starts_at_end = box.inside[flow.start].block.kind == "end"
-        stops_at_end = box.inside[flow.end].block.kind == "end"
-        end = flow.start if starts_at_end else flow.end
+        is_from_input = box.inside[flow.start].block.kind == "end"
+        is_to_output = box.inside[flow.end].block.kind == "end"
+        original = flow.start if is_from_input else flow.end
         is_long = ranks[flow.end] - ranks[flow.start] > _LONGEST
-        # The last arrow of an end stays.
-        if not is_long or starts_at_end == stops_at_end or degree[end] < 2:
+        # The last arrow of an input or output stays.
+        if not is_long or is_from_input == is_to_output or arrow_counts[original] < 2:
             shortened.append(flow)
             continue
-        degree[end] -= 1
-        # The copy has the first line of the end, and what the arrow carried.
+        arrow_counts[original] -= 1
+        # The copy has the first line of the original, and what the arrow carried.
         without_shape = ()
         carried = carried_text(flow.label, without_shape)
-        lines = [f"{line} {carried}".strip() for line in box.inside[end].block.lines[:1]]
-        number = len(box.inside)
+        lines = [f"{line} {carried}".strip() for line in box.inside[original].block.lines[:1]]
+        copy = len(box.inside)
         box.inside.append(_box(Block(name="", title="", kind="end", lines=lines), inside=[]))
-        shortened.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
+        shortened.append(Flow(copy, flow.end) if is_from_input else Flow(flow.start, copy))
     return shortened
 
 

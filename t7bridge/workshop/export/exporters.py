@@ -84,12 +84,7 @@ def export_onnx(
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
     shapes = _dynamic_shapes(arguments, dynamic)
-    other_arguments: tuple[Any, ...] = ()  # of other heights and widths; empty if these are not dynamic
-    if not _OF_IMAGES.keys().isdisjoint(dynamic):
-        # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
-        with _quiet():
-            program = _exported(_to_program, exported_module, arguments, shapes)
-            other_arguments = _of_other_sizes(program, arguments, dynamic)
+    other_arguments = _of_other_images(exported_module, arguments, shapes, dynamic)
     names = [item.name for item in _flat(inputs)]
     to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
@@ -107,6 +102,28 @@ def export_onnx(
         difference = max(difference, _largest_difference(computed_of_others, _computed(module, other_arguments), path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def _of_other_images(
+    module: nn.Module, arguments: tuple[Any, ...], shapes: Any, dynamic: Sequence[str]
+) -> tuple[Any, ...]:
+    """Return arguments with other heights and widths that a module takes; empty if these are not dynamic.
+
+    Args:
+        module: the module.
+        arguments: its example arguments.
+        shapes: their dynamic dimensions, as torch.export takes them.
+        dynamic: the names of these.
+
+    Raises:
+        ModelError: it takes no other sizes.
+    """
+    if _OF_IMAGES.keys().isdisjoint(dynamic):
+        return ()
+    # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
+    with _quiet():
+        program = _exported(_to_program, module, arguments, shapes)
+        return _of_other_sizes(program, arguments, dynamic)
 
 
 def _session_of(onnxruntime: Any, path: str) -> Any:

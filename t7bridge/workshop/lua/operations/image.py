@@ -285,16 +285,17 @@ def _transposed_by_convolution(
     kernels = b.reshape(kernels, (groups * n_out, n_in_of_group, *kernel))
     sides: list[int] = []
     # Signals stay signals here: without the height that `_per_dimension` adds.
-    options = (
+    strides, paddings, output_paddings, dilations = (
         _per_dimension(rank, value, for_height=0)[-rank:] for value in (stride, padding, output_padding, dilation)
     )
-    # Behind the dimensions of the batch and the channels.
-    for axis, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), start=2):
+    for dimension, size in enumerate(kernel):
+        axis = 2 + dimension  # behind the batch and the channels
         kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)
-        if step > 1:
-            input = _insert_zeros(b, input, axis, step)
-        reach = gap * (size - 1) - pad  # of a kernel beyond the first and the last element
-        sides = [reach, reach + extra, *sides]  # the last dimension first, as PyTorch pads
+        if strides[dimension] > 1:
+            input = _insert_zeros(b, input, axis, strides[dimension])
+        # How far a kernel reaches beyond the first and the last element.
+        reach = dilations[dimension] * (size - 1) - paddings[dimension]
+        sides = [reach, reach + output_paddings[dimension], *sides]  # the last dimension first, as PyTorch pads
     input = constant_pad(b, input, sides, 0.0)
     return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
