@@ -60,11 +60,10 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
-    used_hints = set(HINTS)
+    hints = {name: text for name, text in metadata.items() if name in HINTS}
     if goal.values == NAMED and not goal.numbers:
         # Tensors that were numbers stay tensors, as readers of the source see them: the target has numbers as text.
-        used_hints.discard(NUMBERS_KEY)
-    hints = {name: text for name, text in metadata.items() if name in used_hints}
+        hints.pop(NUMBERS_KEY, None)
     if not request.record or not hints:
         return value
     # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and

@@ -800,22 +800,25 @@ def _statistics_of_distinct(tensor: Tensor, count: int, times: int, bins: int) -
         bins: as for `statistics_of`.
     """
     read = min(count, _MOST_ELEMENTS)
-    finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
-    infinities = read - finite - nans
+    moments = _Moments()
+    for piece in _pieces(tensor):
+        moments.add(piece)
+    infinities = read - moments.finite - moments.nans
     statistics: dict[str, Any] = {}
-    if finite:
-        std = float(np.sqrt(squares / finite))  # of the elements as a population
-        statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
-    statistics["zeros"] = zeros * times
-    if nans:
-        statistics["nan"] = nans * times
+    if moments.finite:
+        std = float(np.sqrt(moments.squares / moments.finite))  # of the elements as a population
+        statistics |= {"min": moments.least, "max": moments.greatest, "mean": moments.mean, "std": std}
+    statistics["zeros"] = moments.zeros * times
+    if moments.nans:
+        statistics["nan"] = moments.nans * times
     if infinities:
         statistics["inf"] = infinities * times
     if count > read:
         statistics["read"] = read * times
     # One value has no width to divide, and the largest doubles one that is infinite.
-    if bins and finite and 0 < greatest - least < np.inf:
-        statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
+    if bins and moments.finite and 0 < moments.greatest - moments.least < np.inf:
+        counts = _histogram(_pieces(tensor), bins, moments.least, moments.greatest)
+        statistics["bins"] = (counts * times).tolist()
     return statistics
 
 
@@ -834,41 +837,51 @@ def _pieces(tensor: Tensor) -> Iterator[Any]:
     return (piece.astype(np.float64) for piece in pieces)
 
 
-def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
-    """Return what statistics need of elements, in one pass over them.
+@define(eq=False)
+class _Moments:
+    """What statistics need of elements, in one pass over them.
 
-    Returns:
-        Number, mean, sum of squared distances from the mean, least and greatest of the finite elements; number of
-        zeros; number of NaNs.
-
-    Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-    (1979), for the sum of squares of two sets of numbers.
+    Attributes:
+        finite: number of finite elements.
+        mean: of these.
+        squares: sum of their squared distances from the mean.
+        least: the least of them.
+        greatest: the greatest of them.
+        zeros: number of zeros.
+        nans: number of NaNs.
     """
-    number = 0
-    mean = 0.0
-    squares = 0.0
-    least, greatest = np.inf, -np.inf
-    zeros = 0
-    nans = 0
-    for values in pieces:
+
+    finite: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    least: float = math.inf
+    greatest: float = -math.inf
+    zeros: int = 0
+    nans: int = 0
+
+    def add(self, values: Any) -> None:
+        """Add elements, an array of doubles.
+
+        Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances" (1979), for the sum of squares of two sets of numbers.
+        """
         finite = values[np.isfinite(values)]
-        nans += int(np.isnan(values).sum())
-        zeros += int((values == 0).sum())
+        self.nans += int(np.isnan(values).sum())
+        self.zeros += int((values == 0).sum())
         if not finite.size:
-            continue
-        least = min(least, float(finite.min()))
-        greatest = max(greatest, float(finite.max()))
-        mean_here = float(finite.mean())
-        squares_here = float(finite.var()) * finite.size
-        total = number + finite.size
-        if number:
-            squares += squares_here + (mean_here - mean) ** 2 * number * finite.size / total
-            mean += (mean_here - mean) * finite.size / total
+            return
+        self.least = min(self.least, float(finite.min()))
+        self.greatest = max(self.greatest, float(finite.max()))
+        mean = float(finite.mean())
+        squares = float(finite.var()) * finite.size
+        total = self.finite + finite.size
+        if self.finite:
+            self.squares += squares + (mean - self.mean) ** 2 * self.finite * finite.size / total
+            self.mean += (mean - self.mean) * finite.size / total
         else:
-            squares = squares_here
-            mean = mean_here
-        number = total
-    return number, mean, squares, least, greatest, zeros, nans
+            self.squares = squares
+            self.mean = mean
+        self.finite = total
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:

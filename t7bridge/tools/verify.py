@@ -845,7 +845,7 @@ class Sides:
             for goal in goals:
                 tensors, metadata = self._as_in_format(tensors, metadata, goal, report)
             tensors = _as_stored_tensors(tensors, all(goal.links for goal in goals))
-            # Without the library that a `.safetensors` names, and strings about the tensors: those are compared themselves.
+            # Not the library that a `.safetensors` names, nor strings about the tensors, which are compared themselves.
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)

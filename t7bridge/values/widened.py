@@ -421,8 +421,10 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     element = ELEMENT_TYPES[name]
     storage = Storage(element, len(items), Span(ByteSource.from_bytes(data), 0, element.itemsize))
     if is_list:
-        return Tensor(element, storage, (len(items),), (1,)), kind
-    return Tensor(element, storage, (), (), is_scalar=True), kind
+        tensor = Tensor(element, storage, (len(items),), (1,))
+    else:
+        tensor = Tensor(element, storage, (), (), is_scalar=True)
+    return tensor, kind
 
 
 def _is_integral(number: float) -> bool:

@@ -264,7 +264,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
     for entry in _tar_entries(source):
         reason = _unlike_pytorch(entry, is_duplicate=entry.name in members)
         if entry.kind == _EXTENDED_HEADER:
-            extended_header = _extended_header(source, entry)
+            extended_header = _extended_header(source, entry)  # always read: it may be too large
             if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
         elif entry.kind in _FILE_KINDS:

@@ -418,32 +418,41 @@ class ZipArchive:
             CorruptError: there are fewer or more of them, or one contradicts itself.
             UnsupportedError: one is encrypted or on another disk.
         """
-        damaged = "the archive's directory is damaged"
         position = 0
         for _ in range(count):
-            name_start = position + _CENTRAL_HEADER.size
-            if data[position : position + 4] != _CENTRAL or name_start > len(data):
-                raise CorruptError(damaged, offset=start + position)
-            fields = _CENTRAL_HEADER.unpack_from(data, position)
-            # Versions, times and internal attributes change nothing about the bytes.
-            _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
-            name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
-            extra_start = name_start + name_length
-            raw_name = data[name_start:extra_start]
-            extra = data[extra_start : extra_start + extra_length]
-            position = extra_start + extra_length + comment_length
-            wide_numbers = _with_zip64_values(extra, size, packed, header)
-            if wide_numbers is None:
-                text = "an entry of the archive's directory has no zip64 sizes"
-                raise CorruptError(text, offset=start + position)
-            size, packed, header = wide_numbers
-            # The flag for UTF-8 is not set by every writer of it.
-            name = raw_name.decode("utf-8", "surrogateescape")
-            member = Member(name, method, flags, crc, packed, size, header, limit=start)
-            self._check_entry(member, attributes, disk)
+            member, position = self._entry(data, position, start)
             yield member
         if position != len(data):
-            raise CorruptError(damaged, offset=start + position)
+            raise CorruptError("the archive's directory is damaged", offset=start + position)
+
+    def _entry(self, data: bytes, position: int, start: int) -> tuple[Member, int]:
+        """Return an entry of the directory, and the position behind it; errors as above.
+
+        Args:
+            data: the bytes of the directory.
+            position: of the entry in these.
+            start: offset of the directory in the file.
+        """
+        name_start = position + _CENTRAL_HEADER.size
+        if data[position : position + 4] != _CENTRAL or name_start > len(data):
+            raise CorruptError("the archive's directory is damaged", offset=start + position)
+        fields = _CENTRAL_HEADER.unpack_from(data, position)
+        # Versions, times and internal attributes change nothing about the bytes.
+        _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
+        name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
+        extra_start = name_start + name_length
+        raw_name = data[name_start:extra_start]
+        extra = data[extra_start : extra_start + extra_length]
+        end = extra_start + extra_length + comment_length
+        wide_numbers = _with_zip64_values(extra, size, packed, header)
+        if wide_numbers is None:
+            raise CorruptError("an entry of the archive's directory has no zip64 sizes", offset=start + end)
+        size, packed, header = wide_numbers
+        # The flag for UTF-8 is not set by every writer of it.
+        name = raw_name.decode("utf-8", "surrogateescape")
+        member = Member(name, method, flags, crc, packed, size, header, limit=start)
+        self._check_entry(member, attributes, disk)
+        return member, end
 
     def _check_entry(self, member: Member, attributes: int, disk: int) -> None:
         """Refuse an entry of the directory that PyTorch refuses, whether it is asked for or not, or reads as empty.

@@ -972,15 +972,10 @@ def _across(
     for sweep in range(_SWEEPS):
         # Down by the neighbours above, and then up by those below, as positions depend on both.
         is_down = sweep % 2 == 0
-        neighbours = above if is_down else below
         # The last two sweeps move nodes in a fixed order.
         is_sorting = sweep < _SWEEPS - 2 and not keep_order
         for layer in layers if is_down else reversed(layers):
-            wanted = {node: _mean(neighbours[node], middles, middles[node]) for node in layer}
-            if is_sorting:
-                layer.sort(key=wanted.__getitem__)
-            weights_of_layer = [weights[node] for node in layer]
-            _spread(layer, [wanted[node] for node in layer], weights_of_layer, widths, middles)
+            _move_to_neighbours(layer, above if is_down else below, weights, widths, middles, is_sorting)
     left = min((middle - width / 2 for middle, width in zip(middles, widths)), default=0.0)
     for node, middle in zip(nodes, middles):
         node.x = middle - node.width / 2 - left
@@ -1028,6 +1023,31 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
         levels += passed
         links += pairwise([start, *bends_of_edge, end])
     return links, bends
+
+
+def _move_to_neighbours(
+    layer: list[int],
+    neighbours: list[list[int]],
+    weights: list[float],
+    widths: list[float],
+    middles: list[float],
+    is_sorting: bool,
+) -> None:
+    """Move the nodes of a layer near to the middle of their neighbours in the next.
+
+    Args:
+        layer: the numbers of its nodes, which are put in order of these middles if `is_sorting`.
+        neighbours: those of each node of the graph.
+        weights: how much each node resists a displacement.
+        widths: of all nodes.
+        middles: the centres of all nodes, which are changed.
+        is_sorting: see `layer`.
+    """
+    wanted = {node: _mean(neighbours[node], middles, middles[node]) for node in layer}
+    if is_sorting:
+        layer.sort(key=wanted.__getitem__)
+    weights_of_layer = [weights[node] for node in layer]
+    _spread(layer, [wanted[node] for node in layer], weights_of_layer, widths, middles)
 
 
 def _mean(others: list[int], middle: list[float], default: float) -> float:
