@@ -712,11 +712,9 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
     for name, tensor in tensors.items():
         element = tensor.element.name
         result[name] = tensor
-        holds_every_type = not goal.elements
-        if holds_every_type or element in goal.elements:
-            continue
+        has_type = not goal.elements or element in goal.elements
         can_widen = element.startswith(("bfloat16", "float8", "complex", "q"))  # q: quantized
-        if tensor.storage is None or not can_widen:
+        if has_type or not can_widen or tensor.storage is None:
             continue
         wide = _wide_storage(tensor, tensor.storage, wide_storages)
         change = f"{element} is written as {wide.element.name}"

@@ -212,12 +212,7 @@ def python_value(
         restored = _restored(content, request, report)
         if restored is not None:
             return restored
-    # The table of layers is not even imported for a file without objects.
-    modules: StateDicts | None = None
-    if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
-        from .state_dicts import StateDicts
-
-        modules = StateDicts(content.roots, report)
+    modules = _modules_to_replace(content, report) if request.mode == "auto" else None
     has_modules = modules is not None and bool(modules.paths)  # `state_dicts` is empty until `as_tree` makes them
     record: _Record | None = None
     if with_record and not has_modules:  # see `PythonValue.record`
@@ -232,6 +227,18 @@ def python_value(
         return PythonValue(value, modules)
     report.mode = "tree"
     return PythonValue(value, record=record)
+
+
+def _modules_to_replace(content: T7File, report: Report) -> StateDicts | None:
+    """Return the modules of a `.t7`, which become state dicts; `None` for a file without objects.
+
+    For such a file the table of layers is not even imported.
+    """
+    if not any(isinstance(item, TorchObject) for item in content.objects):
+        return None
+    from .state_dicts import StateDicts
+
+    return StateDicts(content.roots, report)
 
 
 def _note_several_and_trailing(content: T7File, report: Report) -> None:

@@ -432,19 +432,16 @@ def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor]
             found=str(shapes),
         )
     largest = 0.0
-    for mine, theirs in zip(computed, wanted):
-        if not mine.numel():  # nothing has no maximum
+    for one, other in zip(computed, wanted):
+        if not one.numel():  # nothing has no maximum
             continue
-        # NaN minus NaN, and infinity minus infinity, are equal values: their distance counts as 0, below.
-        distance = (mine.double() - theirs.double()).abs()
-        are_close = torch.isclose(mine.double(), theirs.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
+        # NaN minus NaN, and infinity minus infinity, are NaN here, but equal values: that counts as 0.
+        distance = float((one.double() - other.double()).abs().nan_to_num().max())
+        are_close = torch.isclose(one.double(), other.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
         if not are_close.all():
-            raise ModelError(
-                "the exported model computes something else",
-                file=path,
-                found=f"off by {distance.nan_to_num().max():.3g}",
-            )
-        largest = max(largest, float(distance.nan_to_num().max()))
+            message = "the exported model computes something else"
+            raise ModelError(message, file=path, found=f"off by {distance:.3g}")
+        largest = max(largest, distance)
     return largest
 
 
