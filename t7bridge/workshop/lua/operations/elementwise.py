@@ -287,13 +287,10 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer_axes = [axis for axis, extent in enumerate(other.shape) if extent != 1]
-    axis = None  # one number for all
-    count = 1
-    if longer_axes:
-        if len(longer_axes) > 1 or len(other.shape) != len(param.shape):
-            return None
-        (axis,) = longer_axes
-        count = other.shape[axis]
+    if len(longer_axes) > 1 or (longer_axes and len(other.shape) != len(param.shape)):
+        return None
+    axis = longer_axes[0] if longer_axes else None  # one number for all
+    count = 1 if axis is None else other.shape[axis]
     scale = b.reshape(b.wire(other), (count,))
     return Scaled(param, scale**-1 if divide else scale, axis)
 
