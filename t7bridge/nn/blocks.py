@@ -25,7 +25,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import clean, counted, extents, listed, short
-from .mapping import OURS, SEQUENTIAL, GraphSpec, Literal, ModuleSpec
+from .mapping import SEQUENTIAL, GraphSpec, Literal, ModuleSpec, is_torch_or_ours
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
 from .registry import traits_of
@@ -224,7 +224,7 @@ class Block:
         if self.mark == "unmapped":
             return "unmapped"
         class_name = self.target or self.class_name or self.title
-        is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
+        is_class_of_user = bool(self.target) and not is_torch_or_ours(self.target)
         if is_class_of_user:
             # The name of a user's class does not say what it does; the class that its entry says it is like does.
             class_name = traits_of(self.target).like
@@ -626,20 +626,15 @@ def _label(spec: ModuleSpec) -> list[str]:
     return [label] if label else []
 
 
-def _has_known_arguments(spec: ModuleSpec) -> bool:
-    """Return whether a class is PyTorch's or ours; the arguments of a user's are its own, whatever it is called."""
-    return spec.target.startswith(("torch.nn.", OURS))
-
-
 def _is_convolution(spec: ModuleSpec) -> bool:
     """Return whether the first arguments of a class are channels of input and output, and the size of the kernel."""
-    return _has_known_arguments(spec) and "Conv" in spec.target
+    return is_torch_or_ours(spec.target) and "Conv" in spec.target
 
 
 def _positional_texts(spec: ModuleSpec) -> list[str]:
     """Return positional arguments as text: `3 → 64`, `kernel 7` of a convolution."""
     texts = [_literal_text(value) for value in spec.args]
-    is_linear = _has_known_arguments(spec) and spec.target.endswith("Linear")
+    is_linear = is_torch_or_ours(spec.target) and spec.target.endswith("Linear")
     if len(texts) < 2 or not (_is_convolution(spec) or is_linear):
         return texts
     inputs, outputs, *others = texts
@@ -651,7 +646,7 @@ def _positional_texts(spec: ModuleSpec) -> list[str]:
 def _keyword_texts(spec: ModuleSpec) -> list[str]:
     """Return arguments by keyword as text, without defaults, and without `inplace`, as the output is the same."""
     defaults: dict[str, Literal] = {}
-    if _has_known_arguments(spec):
+    if is_torch_or_ours(spec.target):
         defaults.update(_DEFAULTS)
     if _is_convolution(spec):
         defaults["stride"] = 1
@@ -659,7 +654,7 @@ def _keyword_texts(spec: ModuleSpec) -> list[str]:
     for name, value in spec.kwargs.items():
         # As text, by which (1, 1) is the default 1.
         is_default = name in defaults and _literal_text(value) == repr(defaults[name])
-        is_inplace = name == "inplace" and _has_known_arguments(spec)
+        is_inplace = name == "inplace" and is_torch_or_ours(spec.target)
         if value is not None and not is_default and not is_inplace:
             texts.append(f"{name}={_literal_text(value)}")
     return texts

@@ -16,7 +16,7 @@ from attrs import evolve, field
 
 from ..data import define
 from . import walk
-from .mapping import OURS, ModuleSpec
+from .mapping import ModuleSpec, is_torch_or_ours
 from .output_shapes import Arguments, Shape, Value, dim_from_front, joined
 
 _MOST = 1_000_000
@@ -175,7 +175,7 @@ class Kinds(walk.Domain[Kind]):
         if facts.returns_list:
             return many(ANY)
         # Of the classes of torch.nn and ours, all that return something else say so; a user's may return anything.
-        return TENSOR if spec.target.startswith(("torch.nn.", OURS)) else ANY
+        return TENSOR if is_torch_or_ours(spec.target) else ANY
 
     # The domain
 

@@ -24,6 +24,12 @@ OURS = __name__.partition(".")[0] + "."
 LAYERS = f"{OURS}torchmodules.layers."
 """The package of the layers of nn, rnn and dpnn that PyTorch lacks or computes differently."""
 
+
+def is_torch_or_ours(target: str) -> bool:
+    """Return whether a class, by its dotted name, is of torch.nn or of this package, and not a user's."""
+    return target.startswith(("torch.nn.", OURS))
+
+
 AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 """The ends of the names of fields for each axis, by the number of axes."""
 

@@ -26,7 +26,7 @@ from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.blocks import Block, DrawnModel, Weight, drawn_model, group_of, models_in, structure_blocks
-from ...nn.mapping import OURS
+from ...nn.mapping import is_torch_or_ours
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
 from ...text import clean, counted, printable
@@ -317,7 +317,7 @@ def _names(block: Block) -> list[str]:
     """Return the names of the positional arguments of a class of torch.nn or of ours; empty for other classes."""
     # `block.arguments` has numbers for names of positional ones.
     count = sum(name.isdigit() for name in block.arguments)
-    if not count or not block.target.startswith(("torch.nn.", OURS)):
+    if not count or not is_torch_or_ours(block.target):
         return []
     signature, base = constructor(block.target)
     if signature is None:  # the constructor is that of the base, a class of torch.nn

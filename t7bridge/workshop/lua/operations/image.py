@@ -414,7 +414,7 @@ def pool(
 
 
 def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
-    """Return a pooling layer, with those arguments that are not the default.
+    """Return a pooling layer, without the padding and the dilation where they do nothing.
 
     Args:
         rank: the number of dimensions: 1 for signals, which are images of height 1.

@@ -655,12 +655,14 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
 
     Args:
         b: the builder.
-        value: the value.
-        axis: the dimension.
-        item: the indices, of one dimension.
-        values: the slices.
+        value: the value: a wire, a constant or a tensor of the state dict.
+        axis: the dimension, 0-based.
+        item: the indices, a value of one dimension at most. They are 0-based, negative ones from the end, as
+            pt.Scatter takes them.
+        values: the slices, likewise a value, with as many in the dimension as there are indices.
         accumulate: whether they are added.
     """
+    # What is no wire takes the batch from one that is: the value, or else the slices.
     values = b.wire(values, like=value if isinstance(value, Wire) else None)
     # The layer takes an index for each element.
     positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
