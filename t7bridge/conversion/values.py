@@ -67,10 +67,8 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
     if not request.record or not hints:
         return value
     # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and
-    # `convert` makes a second attempt, in which no such error may occur. With edits, too, records are checked first:
-    # see `Attempt`.
-    is_checked_now = not request.trusts_records or request.edits is not None
-    value, refused_names = restore_values(value, hints, check=is_checked_now)
+    # `convert` makes a second attempt, in which no such error may occur.
+    value, refused_names = restore_values(value, hints, check=request.checks_records_first)
     if refused_names:
         others = f", and {len(refused_names) - 1} more tensors" if len(refused_names) > 1 else ""
         report.note(

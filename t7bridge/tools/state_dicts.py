@@ -122,8 +122,7 @@ def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> An
     Raises:
         RecordError: records are trusted, and one contradicts the elements.
     """
-    # As for a file of named tensors, so that a record is checked at once.
-    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, trusts_records=trusts_records)
+    attempt = Attempt(document.path, "", limits=limits, trusts_records=trusts_records, has_target=False)
     return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
 
 

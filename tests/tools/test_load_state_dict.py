@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from helpers import TESTFILES
 from torch import nn
 
 import t7bridge
 from t7bridge.errors import LeftOutWarning, ModelError, NoModuleError, UnknownFormatError
+from t7bridge.values.widened import ELEMENTS_KEY
 
 MODELS = sorted(path for path in (TESTFILES / "models").glob("*.t7") if not path.name.endswith(".io.t7"))
 
@@ -120,6 +123,18 @@ def test_types_and_devices(tmp_path: Path) -> None:
     assert half["first.weight"].data_ptr() == half["second.weight"].data_ptr()
     with pytest.raises(ModelError, match="float16 or bfloat16 or float32"):
         t7bridge.load_state_dict(tmp_path / "in.pt", dtype=torch.int8)
+
+
+def test_a_recorded_type_that_elements_do_not_have(tmp_path: Path) -> None:
+    """The tensor has the type that it has in the file; others have the recorded one."""
+    tensors = {"changed": torch.tensor([1.1, 2.0]), "same": torch.ones(2)}
+    metadata = {ELEMENTS_KEY: json.dumps({"changed": "bfloat16", "same": "bfloat16"})}
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors", metadata)
+
+    state = t7bridge.load_state_dict(tmp_path / "model.safetensors")
+    assert torch.equal(state["changed"], tensors["changed"])
+    assert torch.equal(state["same"], tensors["same"].bfloat16())
+    assert state["same"].dtype == torch.bfloat16
 
 
 def test_names(tmp_path: Path) -> None:
