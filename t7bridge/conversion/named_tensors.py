@@ -647,11 +647,12 @@ def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> N
     for length in range(1, len(steps)):
         if steps[:length] in names.used:  # a tensor has the name of this group
             steps = names.unused(steps[:length]) + steps[length:]
-            break
     groups.update(steps[:length] for length in range(1, len(steps)))
-    while steps in groups:  # a group has the name of this tensor
+    name = names.unused(steps)
+    while name in groups:  # a group has the name of this tensor
         steps = (*steps[:-1], steps[-1] + "~")
-    return names.reserve(steps)
+        name = names.unused(steps)
+    return names.reserve(name)
 
 
 def _leave_out_unwritable(flat: Flat, goal: FormatSpec) -> None:
