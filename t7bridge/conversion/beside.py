@@ -51,8 +51,8 @@ class Beside:
         data: by name, what is beside the model in its file: dicts, lists, text, numbers, truth values and None.
         own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
-        words: what the data mean, by their paths with dots, if they come from a file that says so; `None` for those of
-            `about`.
+        words: what the data mean, by their paths with dots, if they were read from a `config.json`; otherwise `None`,
+            and `config` asks `about`.
     """
 
     data: dict[str, Any] = field(factory=dict)
@@ -83,7 +83,8 @@ class Beside:
             from_lua: whether the data are Lua's, which counts from 1.
             index_base: the number of the first element for the model in PyTorch: 1 as in Lua, or 0.
         """
-        parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
+        # `data` is what the model itself has, as in the `config.json` of `write_module`.
+        parts = {"data": self.own, "checkpoint": self.data}
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:
@@ -96,7 +97,7 @@ class Beside:
         Args:
             fields: by the prefix of the module and the name of its field or attribute.
             report: of the conversion.
-            where: what they are in.
+            where: the name of the file that they are in, for the note.
         """
         collector = _Collector(model=None)
         for name, value in fields.items():
@@ -130,10 +131,13 @@ class Beside:
 
 
 def _is_excessive(config: dict[str, Any]) -> bool:
-    """Return whether data for JSON are deeper, or more, than what is collected: indented, they could be far longer."""
+    """Return whether the content of a `config.json` is deeper, or has more values, than what a conversion writes.
+
+    Such text may be of another program, or hostile: written again with indents, it could be far longer.
+    """
     level: list[Any] = [config]
     values = 0
-    # The dict itself, and that of one part, are around what is collected.
+    # Two dicts are around the `_DEEPEST` containers of what is collected: `config`, and in it `data` or `checkpoint`.
     for _ in range(_DEEPEST + 2):
         inside: list[Any] = []
         for container in level:
@@ -246,16 +250,16 @@ class _Collector:
         return self._list([item for _, item in pairs], path, is_preprocessing_value)
 
     def _list(self, items: list[Any], path: Path, is_preprocessing_value: bool) -> Any:
-        """Return data as a list; `_NOT_DATA` if they are a log.
+        """Return data as a list; `_NOT_DATA` if they are a log: numbers or truth values alone.
 
         Args:
             items: data for JSON.
             path: of the container, for `left_out`.
             is_preprocessing_value: as for `collect`: few numbers are settings then.
         """
-        # Numbers alone are a log, unless they say how inputs are prepared.
-        is_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
-        if is_log and all(isinstance(item, (int, float)) for item in items):
+        # A few numbers that say how inputs are prepared are none.
+        may_be_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
+        if may_be_log and all(isinstance(item, (int, float)) for item in items):
             self.left_out.append(str(path))
             return _NOT_DATA
         return items
@@ -268,12 +272,14 @@ class _Collector:
             path: of the container, for `left_out`.
             is_preprocessing_value: as for `collect`: few numbers are settings then.
         """
-        has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
-        is_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
-        if pairs and is_log and has_numbers:
+        if not pairs:
+            return _NOT_DATA
+        has_numbers_only = all(isinstance(part, (int, float)) for pair in pairs for part in pair)
+        may_be_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
+        if may_be_log and has_numbers_only:
             self.left_out.append(str(path))
             return _NOT_DATA
-        return _json_dict(pairs) if pairs else _NOT_DATA
+        return _json_dict(pairs)
 
     def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
         """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`.

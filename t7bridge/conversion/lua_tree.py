@@ -459,13 +459,13 @@ def _table_of_pairs(pairs: list[list[Any]]) -> Fill:
 
 
 def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], table: Table | None = None) -> Fill:
-    """Return a table to be filled with Lua's forms of values.
+    """Return a table with keys, to be filled with Lua's forms of values.
 
     Args:
         lua_keys: the keys of the table.
-        keys: those of the values in Python, for paths.
-        values: the values in Python, in the order of the keys.
-        table: the table, if there is one that has these keys already.
+        keys: those of the values in Python, for paths; in the same order.
+        values: the values in Python, in the same order.
+        table: the table, if there is one with these keys already; else one is made.
     """
     if table is None:
         table = Table(lua_keys)

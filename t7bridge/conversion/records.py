@@ -249,7 +249,7 @@ def _pt_record_of(head: Any, rest: bytes) -> PtRecord:
             makes one error of all.
     """
     rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
-    for name, count, _place in rows:
+    for name, count, _place in rows:  # whether the `.t7` has such a place is seen where it is looked up
         if name not in ELEMENT_TYPES or count < 0:
             raise ValueError("storages")
     pickle_bytes = int(head["pickle_bytes"])

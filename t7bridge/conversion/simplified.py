@@ -184,7 +184,10 @@ class Simplified(Plain):
         return super().python_object(value)
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
-        """Return a tensor, number, text, or list of text; for elements that only numpy has a dict with their bytes."""
+        """Return a tensor, number, text, or list; for elements that only numpy has a dict with their bytes.
+
+        A list or dict is returned as a `Fill`, whose items are converted in turn.
+        """
         content = numpy_content(value)
         self._record_change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
         if content is None:

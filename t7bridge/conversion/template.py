@@ -250,7 +250,8 @@ class _ModulesAndStates:
             model.states.append(state)
             self._ignored_names += _keys_beside(value, state)
         while path.parent is not None:
-            _container, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
+            # One `Path` object is the parent of all places in a container.
+            _path_of_container, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
             keys.add(path.key)
             path = path.parent
 
@@ -484,7 +485,7 @@ class _Filling:
 
         Args:
             model: the module.
-            tensors: those of the `.pt` that fit, by key; see `_take_derived`.
+            tensors: those of the `.pt` that fit, by key. `_take_derived` takes some of them out.
         """
         self._take_derived(model, tensors)
         origins = model.expected.origins
@@ -493,7 +494,7 @@ class _Filling:
             self._assignments.append(assignment(model.label(key), origins[key], tensor, current[key]))
         # A container that runs copies of a module in parallel: each copy receives the same values.
         for key, path, origin, copy in learned_copies(model.obj):
-            if key in tensors and tensors[key].shape == copy.shape:
+            if key in tensors and tensors[key].shape == copy.shape:  # one of another shape is no copy
                 name = f"{model.label(key)} (copy {path})"
                 self._assignments.append(assignment(name, origin, tensors[key], copy))
 

@@ -214,7 +214,7 @@ class _Totals:
             self.storages[id(value)] = value
         elif is_module(value):
             self.modules += 1
-            self.has_types = bool(self.has_types) or "_type" in value
+            self.has_types = "_type" in value or self.has_types is True
         elif isinstance(value, PythonObject):
             self.modules += value.is_module
 

@@ -455,7 +455,9 @@ class _TorchComparer:
         return ()
 
     def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
-        """Return the pairs in two containers, each with its key, in order; none if their kinds or lengths differ.
+        """Return the pairs in two containers, each with its key, in order.
+
+        None, and a difference is added, if their kinds or lengths differ.
 
         Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
 
@@ -624,9 +626,9 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both are known to hold the same Lua value, by its hash: one of many objects and no tensors.
+        """Return whether both hold the same Lua value by a hash, made only of a large `.t7` without tensors.
 
-        `False` if no hash is made, as for a small value, or for two files neither of which is a `.t7`.
+        `False` also if no hash is made: see `_structure_of_large`.
         """
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
