@@ -50,8 +50,8 @@ _MOST_NOTES = 1000
 """Notes in all; as many more may say how many were not made."""
 _MOST_LETTERS_OF_CODE = 20
 """Letters of a numpy type in a note: that of a damaged file may have any length."""
-_MOST_DOTS = 100
-"""Steps of a key that is split: tables nested deeper are no names of parameters."""
+_MOST_STEPS = 100
+"""Most steps of a key that is split: tables nested deeper are no names of parameters."""
 
 
 @define(eq=False)
@@ -241,7 +241,9 @@ class _Builder(Rebuilder):
         nested = _split_keys(value)
         if nested is not None:
             return self._table_of_entries(nested, path)
-        self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
+        self._note(
+            "info", path, f"the keys are not nested, as one of them is a prefix of another, or has {_MOST_STEPS} dots"
+        )
         return self._table_of_entries(value, path)
 
     def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
@@ -474,11 +476,15 @@ def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], ta
 
 
 def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if a key is a prefix of another, or has many dots."""
+    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`.
+
+    Returns:
+        `None` if a key is a prefix of another, or has more than `_MOST_STEPS` steps.
+    """
     result: dict[Any, Any] = {}
     for key, item in value.items():
         steps = key.split(".") if isinstance(key, str) else [key]
-        if len(steps) > _MOST_DOTS:
+        if len(steps) > _MOST_STEPS:
             return None
         *outer_steps, last_step = steps
         inner = result
