@@ -64,7 +64,8 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
     """Return the example inputs of a model: one, or a list for a table, each with a name.
 
     Args:
-        inputs: one input, or a sequence with one text for each element of the table that the model takes; see above.
+        inputs: one input: a text or path (the forms are in the module's docstring), or a shape as a sequence of
+            integers. Or a sequence of these, one for each element of the table that the model takes.
         limits: resource limits, for files.
 
     Raises:

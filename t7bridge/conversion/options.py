@@ -152,7 +152,7 @@ _KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}
 
 
 def _kind(default: Any, type_name: str) -> str:
-    """Return the kind of an option from its default, or else from its type.
+    """Return the kind of an option from its default, or else from its type: `flag`, `list`, one of `_KINDS`, or `text`.
 
     Args:
         default: the default value.

@@ -101,7 +101,7 @@ class Hashed(Output):
             self._target.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Pass the elements of a storage on, which are no part of the hash.
+        """Pass the elements of a storage on to the target, if there is one; they are no part of the hash.
 
         Args:
             content: the elements.

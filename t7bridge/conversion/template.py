@@ -289,7 +289,7 @@ class _Filling:
         self._fitting_count = 0
         """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[_DerivedTensor] = []
-        """The tensors of the `.pt` that Lua computes from others."""
+        """The tensors of a state dict that Lua computes from others, whether or not the `.pt` has them."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
@@ -533,7 +533,7 @@ class _Filling:
             after = recomputed(origin)
             if after is None:  # the fields of the object do not fit together
                 continue
-            # Where PyTorch's tensor is computed from others, Lua may store it too, and read it in evaluation.
+            # The field that the tensor is read from; or, if it is computed here, one where Lua keeps it for evaluation.
             lua_tensor = origin.tensor or existing_field(origin, after)
             # What does not change keeps Lua's own bits.
             has_changed = before is None or not same_elements(before, after)

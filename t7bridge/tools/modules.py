@@ -123,6 +123,6 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
             file=document.path,
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
-    document.source.read_all()  # all weights are needed
+    document.source.read_all()  # all weights are needed: a file at an address is read in large ranges from here
     document.warn(stacklevel=5)  # at the line that calls the verb
     return document

@@ -593,9 +593,10 @@ class Sides:
         """
         if self._has_same_structure():
             return None
-        # The best forms are chosen by structure and shapes, so that no element is read twice.
         make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
-        _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
+        # The pair of forms with most in common is chosen without elements, so that none is read twice.
+        make_for_structure = partial(make, elements=False)
+        _comparer, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
         comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
@@ -822,7 +823,7 @@ class Sides:
             for other in _computed_once(forms_of_second, rest_of_second):
                 if first.spec.values == second.spec.values:
                     yield form, other
-                # The strings of the only file of named tensors: the other has those that are part of its value.
+                # One file alone holds named tensors. Its strings that are no part of a value, the other cannot have.
                 elif first.spec.values == formats.NAMED:
                     yield _without_other_strings(form, other), other
                 else:
