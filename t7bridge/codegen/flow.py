@@ -78,7 +78,7 @@ class SourceBuilder:
         self.memory_effects = MemoryEffects()
         self.output_kind = Kinds(traits_of)
         self.copied_pieces: dict[str, SourcePiece] = {}
-        self.foreign_imports: dict[str, tuple[str, str]] = {}
+        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
         self._shared_ids = shared_ids
         self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
         """The class made for a module, and the form of its output, by the module's id."""
