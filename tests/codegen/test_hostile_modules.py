@@ -112,14 +112,25 @@ def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
             assert len(made.text) < 10_000
 
 
-def test_a_graph_that_takes_a_missing_element_is_refused():
-    """The sixth element of a list of two is an error of the file, whatever asks for it."""
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (6.0, "expected one of 2; found element 6"),
+        (0.0, "selects something other than an element"),
+        (-1.0, "selects something other than an element"),
+    ],
+)
+def test_a_graph_that_takes_a_missing_element_is_refused(index, message):
+    """The sixth element of a list of two is an error of the file, whatever asks for it; so are those before the first.
+
+    Python would take an element from the end for these.
+    """
     begin = node()
     branches = node(begin, module=container("nn.ConcatTable", obj("nn.Tanh"), obj("nn.Sigmoid")))
-    selected = node(branches, selectindex=6.0)
+    selected = node(branches, selectindex=index)
     last = node(selected, module=obj("nn.Tanh"))
     end = node(last)
-    with pytest.raises(ModelError, match="expected one of 2; found element 6"):
+    with pytest.raises(T7BridgeError, match=message):
         generate(graph_of(begin, branches, selected, last, end), "root")
 
 
