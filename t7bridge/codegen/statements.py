@@ -359,7 +359,7 @@ class Writer:
     def _unpack_input(self) -> list[str]:
         """Give the elements of the input variables, if it is used in no other way: `a, b = inputs`.
 
-        `source` is set. If the input is not unpacked, its expression is: `inputs[0]` is written for an element.
+        `source` is set, and if the input is not unpacked, its expression: an element is then written `inputs[0]`.
 
         Returns:
             The names of all elements, `_` for one without use; empty if the input is not unpacked.
