@@ -418,7 +418,7 @@ class Body:
         return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
     def kind(self, value: Value) -> Kind:
-        """Return whether a value is a tensor or a list, as far as it is known."""
+        """Return whether a value is a tensor or a list, as far as it is known; of each list that is found out once."""
         if not isinstance(value, Ref):
             if id(value) not in self._list_kinds:
                 self._list_kinds[id(value)] = (value, listed(map(self.kind, value)))
@@ -1198,6 +1198,8 @@ class Lists:
 
     def cell(self, letters: str) -> Value | None:
         """Apply a recurrent cell of torch.nn, or one of this package, which takes its input and state as a list.
+
+        Cells are recognized in graphs, no class of Lua is one: a list of values is the input and each state.
 
         Args:
             letters: the names of its states, one letter each: `h`, or `hc` for an LSTM.
