@@ -349,7 +349,7 @@ class _Matching:
         self._pairs: dict[str, Pair] = {}
         """By the key of the target; also the targets that are kept or filled with zeros, whose pair has no source."""
         self._used_sources: set[str] = set()
-        """Keys of the source that are accounted for: paired, or left out by the user."""
+        """Keys of the source that are accounted for: paired (perhaps ambiguous after all), or left out by the user."""
         self._sources_below_mapped: set[str] = set()
         """Keys of the source below mapped prefixes: they match nothing else."""
         self._targets_below_mapped: set[str] = set()
@@ -512,9 +512,8 @@ class _Matching:
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
         """Undo pairs of keys, each of the source and of the target, and list them as ambiguous for a reason."""
-        for source, target in pairs:
+        for _, target in pairs:
             del self._pairs[target]
-            self._used_sources.discard(source)
         # A tensor of the source may be in several of the pairs.
         sources = dict.fromkeys(source for source, _ in pairs)
         targets = tuple(target for _, target in pairs)
@@ -780,6 +779,7 @@ class _Matching:
             target_parts: those of the target, of the same class.
             reason: why nothing tells them apart.
         """
+        # A tensor that no part of the target has is not ambiguous, but unmatched.
         names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
             # Some parts may lack a tensor of this name, such as a bias.
