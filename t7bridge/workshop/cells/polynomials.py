@@ -199,12 +199,16 @@ class Values:
         self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
-    def atom(self, atom: Atom) -> Poly:
-        """Return an atom as a polynomial; it is added to `atoms`, unless an equal one is there."""
+    def number_of(self, atom: Atom) -> int:
+        """Return the place of an atom in `atoms`, to which it is added unless an equal one is there."""
         number = self._numbers.setdefault(atom, len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(atom)
-        return atom_alone(number)
+        return number
+
+    def atom(self, atom: Atom) -> Poly:
+        """Return an atom as a polynomial; see `number_of`."""
+        return atom_alone(self.number_of(atom))
 
     def value(self, link: Link, size: int | None = None) -> Rows:
         """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
