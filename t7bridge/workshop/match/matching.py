@@ -614,7 +614,8 @@ class _Matching:
         """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
-        settled = self._pairs.get(line.target)  # that of a key; modules have none, and keys that are kept may be named twice
+        # Of a key: a module has no pair. A key that keeps its values may be named twice.
+        settled = self._pairs.get(line.target)
         if settled is not None and (settled.source is not None or line.source != NOTHING):
             raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         if line.source == NOTHING:
