@@ -531,24 +531,36 @@ class _Matching:
         stated = self._stated_orders(lines)
         reordered: dict[Gates, list[str]] = {}  # for the notes: the same change → the keys that have it
         for key, pair in list(self._pairs.items()):
-            if pair.source is None:
-                continue
-            count, into_pytorch = self._gates_of(pair.source, key)
-            if count == 0:
-                continue
-            # The side whose order is not PyTorch's.
-            side = self._source if into_pytorch else self._target
-            other_key = pair.source if into_pytorch else key
-            letters = stated.get(key) or side.gates.get(prefix_of(other_key))
-            if letters is None:
-                self._leave_gates_open(pair, pair.source, other_key, count)
-                continue
-            gates = reorder(letters, count, into_pytorch)
-            if gates.order != tuple(range(count)):
+            gates = self._change_of_gates(pair, stated)
+            if gates is not None:
                 self._pairs[key] = evolve(pair, gates=gates)
                 reordered.setdefault(gates, []).append(key)
         for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
+
+    def _change_of_gates(self, pair: Pair, stated: Mapping[str, str]) -> Gates | None:
+        """Return how the gates of a pair are to be reordered; `None` if they are not.
+
+        A pair with gates of an unknown order is left open.
+
+        Args:
+            pair: the pair.
+            stated: the orders that the user has stated, by keys of the target.
+        """
+        if pair.source is None:
+            return None
+        count, into_pytorch = self._gates_of(pair.source, pair.target)
+        if count == 0:
+            return None
+        # The side whose order is not PyTorch's.
+        side = self._source if into_pytorch else self._target
+        other_key = pair.source if into_pytorch else pair.target
+        letters = stated.get(pair.target) or side.gates.get(prefix_of(other_key))
+        if letters is None:
+            self._leave_gates_open(pair, pair.source, other_key, count)
+            return None
+        gates = reorder(letters, count, into_pytorch)
+        return None if gates.order == tuple(range(count)) else gates
 
     def _stated_orders(self, lines: list[Line]) -> dict[str, str]:
         """Return the orders of gates that the user's mapping states, by the keys of the target."""
