@@ -354,8 +354,8 @@ def _advice(report: Report) -> str:
     # Where no file is read, as in `save`, a value with modules is Lua's.
     source = FORMATS[report.source_format or "t7"].values
     target = FORMATS[report.target_format or "pt"].values
-    # In `tree` mode a `.pt` has all fields of Lua's objects, and PyTorch's modules as they are; named tensors have the
-    # tensors among the fields of Lua's objects, but of a `.pt` those of state dicts in every mode. A `.t7` has no modes.
+    # In `tree` mode a `.pt` has all fields of Lua's objects, and PyTorch's modules as they are. Named tensors are then
+    # those in the fields of Lua's objects, but of a `.pt` those of state dicts in every mode. A `.t7` has no modes.
     if target == PYTHON or (source == LUA and target == NAMED):
         return "; --mode tree keeps them"
     return ""
