@@ -226,7 +226,7 @@ class _FileWriter:
     _is_closed = True  # until there is a file
 
     def _opened(self, target: PathLike | IO[bytes] | Output, force: bool) -> IO[bytes] | Output:
-        """Return the target, or the file that is created for it if it is a path."""
+        """Return the target, or the file that is created for it if it is a path; the writer is open from here on."""
         self._is_closed = False
         if not isinstance(target, (str, os.PathLike)):
             return target
@@ -302,7 +302,7 @@ class _FileWriter:
         if has_unwritten:  # Python prints an error that is raised here, which nobody can catch
             raise WriteError(
                 "was not written, as its writer was never closed",
-                file=self._output.name or "a .pt file",
+                file=self._output.name or "a .pt file",  # a `.t7` in a stream is written already
                 hint="Call close(), or write inside `with`.",
             )
 

@@ -165,7 +165,7 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
         value: the value written.
         report: receives the notes, each with the path of the first object that it is about.
     """
-    first_items = [items[0] for items in writer.left_out_names.values() if items]
+    first_items = [items[0] for items in writer.left_out_names.values()]
     noted_values = {id(item) for item in (*first_items, *writer.refused_names.values())}
     paths = paths_of(value, noted_values) if noted_values else {}
     for name, items in list(writer.left_out_names.items())[:_MOST_NOTES]:

@@ -299,7 +299,7 @@ def evaluate(blocks: list[Block], model_input: Value, steps: int = _MOST_EVALUAT
         steps: bounds the layers that are evaluated.
     """
     trial = Evaluation(steps)
-    assert blocks[0].spec is not None
+    assert blocks[0].spec is not None  # only the ends of graphs have none
     trial.run(blocks[0].spec, _input_kind(model_input))
     return trial
 
