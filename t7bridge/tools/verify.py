@@ -468,9 +468,12 @@ class _TorchComparer:
         """
         # Subclasses, such as OrderedDict, count as these.
         kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))
-        if not isinstance(theirs, kind) or len(mine) != len(theirs):
+        if not isinstance(theirs, kind):
             message = f"{path}: PyTorch has a {type(theirs).__name__} where here is a {type(mine).__name__}"
             self._differences.append(message)
+            return ()
+        if len(mine) != len(theirs):
+            self._differences.append(f"{path}: PyTorch has {counted(len(theirs), 'item')} where here are {len(mine)}")
             return ()
         if isinstance(mine, dict) and isinstance(theirs, dict):
             return zip(mine, mine.values(), theirs.values())
