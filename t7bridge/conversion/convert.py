@@ -155,7 +155,8 @@ def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> B
     assert request.at is not None
     whole = document.value
     part = Path.parse(request.at).get(whole)
-    document.narrow(part)
+    if part is not document.roots:  # the whole of a file with several values
+        document.narrow(part)
     has_place = goal.values == NAMED or (goal.values == PYTHON and request.config)
     if not has_place:
         return None

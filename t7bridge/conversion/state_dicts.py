@@ -402,7 +402,9 @@ class StateDicts:
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
-        self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
+        # Several values are a list in the result: `root[0]`, `root[1]`.
+        whole = roots if len(roots) > 1 else roots[0]
+        self.paths = {id(module): path for path, module in find_modules(whole)}
         self.state_dicts: list[tuple[TorchObject, StateDict, Replacement]] = []
         """Each module with its state dict, and with what replaced it."""
 

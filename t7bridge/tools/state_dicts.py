@@ -100,7 +100,8 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
     chooses_first = at is not None or not has_pt_record
     if chooses_first:
         _path, state = chosen_state(document.value, at, document.path)
-        document.narrow(state)  # so that nothing else is converted
+        if state is not document.roots:  # the whole of a file with several values
+            document.narrow(state)  # so that nothing else is converted
     try:
         value = _value_of(document, limits, trusts_records=True)
     except RecordError:  # a record contradicts the elements

@@ -96,6 +96,26 @@ def test_several_state_dicts(tmp_path: Path) -> None:
     assert list(t7bridge.load_state_dict(tmp_path / "two.pt", "root")) == ["g.weight", "g.bias", "d.weight", "d.bias"]
 
 
+def test_several_values_of_lua(tmp_path: Path) -> None:
+    """Their state dicts have the paths that notes of a conversion name, and that `at` takes: those of a list."""
+    with t7bridge.T7Writer(tmp_path / "two.t7") as writer:
+        for name in ("lenet_mm", "autoencoder_flat"):
+            writer.write(t7bridge.load(TESTFILES / f"models/{name}.t7"))
+    with pytest.raises(ModelError, match=r"root\[0\], root\[1\]"):
+        t7bridge.load_state_dict(tmp_path / "two.t7")
+    second = t7bridge.load_state_dict(tmp_path / "two.t7", at="root[1]")
+    assert list(second) == list(t7bridge.load_state_dict(TESTFILES / "models/autoencoder_flat.t7"))
+
+    report = t7bridge.convert(tmp_path / "two.t7", tmp_path / "two.pt")
+    assert any("2 state dicts inside the value: root[0], root[1]" in note.message for note in report.notes)
+    t7bridge.convert(tmp_path / "two.t7", tmp_path / "second.pt", at="root[1]")
+    assert list(torch.load(tmp_path / "second.pt", weights_only=True)) == list(second)
+    t7bridge.convert(tmp_path / "two.t7", tmp_path / "whole.pt", at="root")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert list(whole[1]) == list(second)
+    assert len(t7bridge.load_state_dict(tmp_path / "two.t7", at="root")) == len(whole[0]) + len(second)
+
+
 def test_parts_of_a_lua_model() -> None:
     """A module inside has its own keys; lists of tensors are numbered."""
     layer = t7bridge.load_state_dict(TESTFILES / "models/lenet_mm.t7", at="root.modules[1]")
