@@ -361,6 +361,15 @@ _LEAST_ENTRY_BYTES = 8
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
 
 
+def _stream_for(source: ByteSource, position: int, layout: T7Layout, limits: Limits) -> BinaryInput | TextInput:
+    """Return the reader of primitives in the encoding of a layout, at a position of a source."""
+    if layout.encoding == "ascii":
+        from .text import TextInput  # few files are in ascii
+
+        return TextInput(source, position, layout, limits.string_bytes)
+    return BinaryInput(source, position, layout, limits.string_bytes)
+
+
 class ObjectReader:
     """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them.
 
@@ -392,13 +401,7 @@ class ObjectReader:
         self._limits = limits
         self._external_storages = external_storages
         """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
-        self.stream: BinaryInput | TextInput
-        if layout.encoding == "ascii":
-            from .text import TextInput
-
-            self.stream = TextInput(source, position, layout, limits.string_bytes)
-        else:
-            self.stream = BinaryInput(source, position, layout, limits.string_bytes)
+        self.stream = _stream_for(source, position, layout, limits)
         self.objects: list[Any] = []
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
