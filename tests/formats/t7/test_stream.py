@@ -14,7 +14,7 @@ import pytest
 from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated, written
 
 from t7bridge import T7Layout, T7Reader, Table
-from t7bridge.errors import CorruptError, IncompleteFileWarning, T7BridgeError, TruncatedError
+from t7bridge.errors import CorruptError, IncompleteFileWarning, T7BridgeError, TruncatedError, WriteError
 from t7bridge.formats import T7Writer, read_t7
 
 STREAM = TESTFILES / "format" / "stream.t7"
@@ -114,6 +114,19 @@ def test_stream_in_ascii_by_hand():
     assert reader.read_string() == b"hello"
     assert reader.read_raw(3) == b"raw"
     assert reader.at_end
+
+
+@pytest.mark.parametrize("encoding", ["binary", "ascii"])
+def test_integers_that_do_not_fit(encoding):
+    """Also in ascii, where C would read another number without an error."""
+    for bits, method in ((16, "write_short"), (32, "write_int"), (64, "write_long")):
+        limit = 1 << (bits - 1)
+        writer = T7Writer(io.BytesIO(), T7Layout(encoding=encoding))
+        getattr(writer, method)(limit - 1)
+        getattr(writer, method)(-limit)
+        for value in (limit, -limit - 1):
+            with pytest.raises(WriteError, match=f"{value} does not fit an? {bits // 8}-byte"):
+                getattr(writer, method)(value)
 
 
 def test_flag_that_is_no_flag():

@@ -382,12 +382,13 @@ def test_a_class_that_is_not_ignored(value):
         written(root, layout)
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_number_without_an_integer(value):
-    """It cannot be written after the table, which has it: neither reader would take the two for one value."""
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e9])
+def test_a_number_that_is_no_integer_in_c(value):
+    """It cannot be written after the table, which has it: no reader would take the two for one value."""
     root = TorchObject("nn.Narrow", fields=Table.of({"dimension": value, "index": 1.0, "length": 1.0}))
-    with pytest.raises(WriteError, match="dimension"):
-        written(root, T7Layout(vintage=LATE))
+    for encoding in ("binary", "ascii"):
+        with pytest.raises(WriteError, match=r"dimension|3000000000 does not fit a 4-byte integer"):
+            written(root, T7Layout(vintage=LATE, encoding=encoding))
 
 
 def test_layouts_of_any_number_of_classes_are_not_kept() -> None:
