@@ -331,7 +331,7 @@ def _check_covered(pieces: Iterable[Piece], state: Mapping[str, Any]) -> None:
     """Refuse cells with elements that the layers cannot hold: those that no piece takes must be zero.
 
     Args:
-        pieces: all pieces of these cells.
+        pieces: all that take parts of tensors of cells; those that take the whole of one are not needed.
         state: the cells' tensors, by key.
 
     Raises:

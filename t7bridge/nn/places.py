@@ -209,10 +209,11 @@ class Searcher:
             self._steps += 1
             if isinstance(value, Tensor) or is_module(value):
                 is_barren = False
-                yield Child(name, path, value, secondary=True)
+                yield Child(name, path, value, secondary=True)  # another field may hold it, too
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
+                # A node of a graph would lead to all modules of the graph.
                 if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))

@@ -192,7 +192,7 @@ class _Planner:
 
         Lua copies all of them into one of the container's type, and PyTorch would promote them to a common one.
         """
-        types: set[Any] = set()
+        types: set[Any] = set()  # names of element types to which layers convert, which are arguments of these
         for spec in self._specs.values():
             if traits_of(spec.target).casts:
                 types.update(value for value in (*spec.args, *spec.kwargs.values()) if value in ELEMENT_TYPES)
@@ -202,6 +202,7 @@ class _Planner:
             typed_class = traits_of(spec.target).typed
             # The last output has the type of the container, even if it was emptied.
             output = spec.obj.get("output") if spec.obj is not None else None
+            # A container of the only type to which layers convert stays as it is.
             if typed_class and isinstance(output, Tensor) and types != {output.element.name}:
                 spec.target = LAYERS + typed_class
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}

@@ -681,7 +681,7 @@ def entry_name(class_name: str) -> str:
 
 
 def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:
-    """Return the entry under a name; the entries of Lua packages are imported first if nn has none.
+    """Return the entry under a name; if none is loaded, the packages that may have it are imported first.
 
     Args:
         name: full name of a class in Lua.

@@ -596,6 +596,7 @@ class _RecordingTable(Table):
         self.names_read: set[str] = set()
 
     def _place(self, key: Value) -> int:
+        """Return what `Table` does, after noting the name."""
         name = index_key(key)
         if isinstance(name, bytes):
             self.names_read.add(_text(name))
@@ -957,7 +958,8 @@ class Recorded:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
 
         Args:
-            state: tensors under the recorded keys, for which `differences` returns none; some may be missing.
+            state: tensors under the recorded keys, of types that Lua has, for which `differences` returns none; some
+                may be missing.
             own: the model's own state dict, for shapes, and for the tensors that are not recorded.
         """
         result: dict[Any, Any] = {}

@@ -366,8 +366,10 @@ def wrapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Return the elements of a list from the first argument on, counted from 0, as many as the second says.
 
+    A list that ends before returns fewer.
+
     Args:
-        spec: the module that returns them, with these two arguments; a list that ends before has fewer.
+        spec: the module that returns them, with these two arguments.
         value: its input, a list.
         d: the domain.
     """

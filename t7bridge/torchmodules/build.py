@@ -365,7 +365,7 @@ def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str],
         return tensor.to(device)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"this PyTorch has no device {device}: {str(error).splitlines()[0][:200]}",
+            f"this PyTorch has no device {device}: {_brief(error)}",
             hint="Choose another device with map_location.",
         ) from error
 
@@ -489,8 +489,8 @@ class _Hooks:
                 self.other[first_key] = tensor
             if first_key in self.record.pieces:
                 state.update(self._parts(first_key, tensor, prefix))
-        # PyTorch expects all tensors of the module. Those without a recorded key, such as the counters of batch
-        # normalization, those that are missing, and those that do not fit, stay as they are.
+        # PyTorch expects all tensors of the module's own state dict. Those without a recorded key, such as the counters
+        # of batch normalization, those that are missing, and those that do not fit, stay as they are.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
             if key in self.shapes:
                 state.setdefault(prefix + key, value.detach())
@@ -814,16 +814,16 @@ def output_shapes(
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
-            found=_brief(error),
+            found=_brief(error).rstrip("."),
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return shapes
 
 
 def _brief(error: Exception) -> str:
-    """Return the first line of an error without a full stop, or its class if it has no text."""
+    """Return the first line of an error, or its class if it has no text."""
     lines = str(error).splitlines()
-    return lines[0][:200].rstrip(".") if lines else type(error).__name__
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -> None:
