@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 
 import pytest
+from bounds import bounded
 from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated, written
 
 from t7bridge import T7Layout, T7Reader, Table
@@ -44,6 +45,18 @@ def test_stream_with_nothing_stated():
     assert reader.read_object()["hello"] == 123.0
     assert reader.read_int() == 456
     assert reader.read_long() == 2**40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_number", [0, 1])
+def test_many_values_of_which_none_shows_the_layout(first_number):
+    """Each is tried under the possible layouts, which must not take longer the more objects there are before it."""
+    count = 20_000
+    data = b"".join(struct.pack("<iiiidid", 3, first_number + place, 1, 1, 1.0, 1, 2.0) for place in range(count))
+    with bounded(60):  # it took twice as much
+        file = read_t7(data)
+    assert len(file.roots) == len(file.objects) == count
+    assert file.roots[-1][1] == 2
 
 
 def test_written_stream_is_the_one_of_lua():
