@@ -401,6 +401,21 @@ def test_two_strings_of_one_attribute(tmp_path) -> None:
         assert document.metadata == {"a_": "first", "_": "none"}
 
 
+@pytest.mark.parametrize("count", [3, 4000])
+def test_many_names_of_one_tensor(tmp_path, count) -> None:
+    """They are recorded once, as many as the attribute can have; the tensor is one under all of them."""
+    tensor = t7bridge.Tensor.from_numpy(np.ones(2))
+    formats.write(NamedTensors.of({f"a/{number}": tensor for number in range(count)}), tmp_path / "x.h5")
+    assert (tmp_path / "x.h5").stat().st_size < 10_000 + 200 * count
+    root = t7bridge.load(tmp_path / "x.h5")
+    names = [f"a/{number}" for number in range(count)]
+    recorded = [name for name in names if name in root]
+    assert recorded == names[: len(recorded)]
+    assert len(recorded) == count if count < 10 else len(recorded) > 1000
+    assert set(root) == {*recorded, *(name.replace("/", "_") for name in names[len(recorded) :])}
+    assert len(set(map(id, root.values()))) == 1
+
+
 def test_conjugated_views(tmp_path) -> None:
     """Two equal ones are one data set; the tensor that they are views of is another."""
     source = t7bridge.Tensor.from_numpy(np.array([1 + 2j, 3j]))
