@@ -644,14 +644,21 @@ def _paths(named: NamedTensors) -> list[Name]:
     tree: dict[str, Any] = {}
     """The groups so far, as dicts, and in them the data sets."""
     paths: dict[Name, Name] = {}
+    appended: dict[tuple[Any, ...], int] = {}
+    """By a name in use, its groups, and whether it is for a data set: how many underscores were appended to it last.
+
+    Names with fewer are in use, and are not tried again: there may be many tensors of one name.
+    """
     # Names that HDF5 can have come first, so that others do not take them.
     for steps in sorted(named.tensors, key=lambda steps: _valid_names(steps) != steps):
-        path = _valid_names(steps)
-        place_in_use = _put(tree, path, steps)
-        while place_in_use is not None:
-            # The group or data set at this place of the path is another's: an underscore makes a new name of it.
-            path = (*path[:place_in_use], path[place_in_use] + "_", *path[place_in_use + 1 :])
-            place_in_use = _put(tree, path, steps)
+        path = valid_names = _valid_names(steps)
+        counts = [0] * len(path)
+        while (place := _put(tree, path, steps)) is not None:
+            # The group or data set at this place of the path is another's: underscores make a new name of it.
+            key = (*path[:place], valid_names[place], place == len(path) - 1)
+            counts[place] = max(counts[place] + 1, appended.get(key, 0))
+            appended[key] = counts[place]
+            path = (*path[:place], valid_names[place] + "_" * counts[place], *path[place + 1 :])
         paths[steps] = path
     return [paths[steps] for steps in named.tensors]
 
