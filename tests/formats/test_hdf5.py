@@ -417,7 +417,7 @@ def test_many_names_of_one_tensor(tmp_path, count) -> None:
 
 
 def test_many_names_that_become_one(tmp_path) -> None:
-    """HDF5 has none of them, and underscores tell them apart: for each is tried only how many are free."""
+    """HDF5 has none of them, and underscores tell them apart: those in use are not tried again for each."""
     tensor = t7bridge.Tensor.from_numpy(np.ones(1))
     calls = []
     for count in (200, 800):
