@@ -290,7 +290,7 @@ def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -
     """Compare an expression with a pattern; the order of sums and products is free.
 
     Args:
-        pattern: the pattern.
+        pattern: an expression whose nodes have names in the place of paths, or none.
         expression: what modules compute.
         paths: those of the modules that have a name in the pattern, as far as they are known, by these names.
 
