@@ -56,6 +56,8 @@ class Adopter(Rebuilder):
         A module becomes its state dict, an array of text or objects a list.
         """
         if self._numpy is not None and isinstance(value, self._numpy.ndarray):
+            if not value.shape and value.dtype.kind == "O":  # around one object, which may be an array or tensor
+                return self.make(value.item(), path)
             value = self._array(value)
         elif self._numpy is not None and isinstance(value, self._numpy.generic):
             value = value.item()
@@ -104,7 +106,7 @@ class Adopter(Rebuilder):
         return value
 
     def _array(self, array: Any) -> Any:
-        """Return an array of numbers as a tensor, one of text or objects as a list.
+        """Return an array of numbers as a tensor, one of text or objects as a list, a single text as it is.
 
         Raises:
             UnsupportedError: no tensor has such elements, as dates.

@@ -43,6 +43,14 @@ def test_t7_of_arrays_and_tensors():
     assert t7bridge.load(written_t7(torch.ones(2, 2))).tolist() == [[1, 1], [1, 1]]
 
 
+def test_arrays_around_one_object():
+    """An array without dimensions is what is in it: a dict, as `np.save` wraps it, or an array or tensor."""
+    for inner in (np.ones(2), torch.ones(2), {"x": torch.ones(2)}, np.float32(2.5), None):
+        array = np.empty((), object)
+        array[()] = inner
+        assert written_t7({"a": array}) == written_t7({"a": inner})
+
+
 def test_t7_shares_memory_between_values():
     """A tensor that is written twice is one storage, in one value or in two."""
     base = torch.zeros(6)
