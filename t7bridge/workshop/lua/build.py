@@ -111,19 +111,20 @@ class Operation:
         # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
         first_argument = next(iter(args.values()), None)
         rank = len(getattr(first_argument, "shape", b.shape))
-        named = dict(args)
+        # Parameters before a `/` take the first arguments, whatever an operation of the entry calls them; the others
+        # take those of their names.
+        remaining = dict(args)
         positional = []
-        # Arguments by position are the first ones, whatever an operation of the entry calls them.
-        for parameter, name in zip(parameters, args):
+        named = {}
+        for parameter, first_name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                positional.append(_as_annotated(b, parameter, named.pop(name), rank))
-        # A builder with `**options` passes them on, and is told all.
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        if not takes_all:
-            named = {parameter.name: named[parameter.name] for parameter in parameters if parameter.name in named}
+                positional.append(_as_annotated(b, parameter, remaining.pop(first_name), rank))
         for parameter in parameters:
-            if parameter.name in named:
-                named[parameter.name] = _as_annotated(b, parameter, named[parameter.name], rank)
+            if parameter.name in remaining:
+                named[parameter.name] = _as_annotated(b, parameter, remaining.pop(parameter.name), rank)
+        passes_options_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if passes_options_on:  # as `**options`: those without a parameter
+            named.update(remaining)
         return self.build(b, *positional, **named)
 
 
@@ -310,54 +311,61 @@ class Builder(Emitter):
     # Arithmetic
 
     def operands(self, *values: Any) -> list[Any]:
-        """Return values as operands of a formula: a wire at least, and numbers for tensors of one element.
+        """Return the operands of a formula, in their order, of which at least one is a wire.
 
-        A number that depends on the sizes of the inputs is counted if it is used as a float. Whole numbers stay those
-        of the example: a float may not hold the product of two sizes.
+        A tensor of one element whose value is known becomes a number. A number that depends on the sizes of the inputs
+        becomes a wire, which counts when the model runs, if the formula computes floats. Of whole numbers it is that of
+        the example: a float may not hold the product of two sizes.
+
+        Args:
+            values: numbers, extents, wires, constants and tensors of the state dict.
         """
-        tensors: list[Any] = []
+        values = tuple(self._counted_if_float(value) for value in values)
         operands: list[Any] = []
         for value in values:
-            if isinstance(value, Extent) and self.dtype.startswith("float"):
-                count = extent_at_runtime(self, value)
-                value = value if count is None else count  # `None`: it cannot be counted, and is that of the example
             number = number_of(value)
-            tensors.append(value)
             operands.append(value if number is None else number)
         if not any(isinstance(operand, Wire) for operand in operands):
-            # Layers have an input: what is one itself, or takes the least to become one, is it.
-            chosen = min(range(len(tensors)), key=lambda position: _wire_rank(tensors[position], operands[position]))
-            operands[chosen] = self.wire(tensors[chosen])
+            # Layers have an input: it is the value that takes the least to become a wire.
+            ranks = [_wire_rank(value, operand) for value, operand in zip(values, operands)]
+            chosen = ranks.index(min(ranks))
+            operands[chosen] = self.wire(values[chosen])
         return operands
+
+    def _counted_if_float(self, value: Any) -> Any:
+        """Return an extent as a wire that counts it, if the call computes floats and layers can; others unchanged."""
+        if not isinstance(value, Extent) or not self.dtype.startswith("float"):
+            return value
+        count = extent_at_runtime(self, value)
+        return value if count is None else count
 
     # Parts
 
-    def narrow(self, value: Any, axis: int, start: int, count: int) -> Any:
+    def narrow(self, value: Any, axis: int, start: Any, count: Any) -> Any:
         """Return a range of a dimension; all of the dimension is the value itself.
+
+        Where no layer can leave `start` and `count` open, they are fixed as in the example.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
             axis: the dimension, 0-based.
-            start: the first element, 0-based.
-            count: the number of elements.
+            start: the first element, 0-based: a number or an `Extent`.
+            count: the number of elements: likewise. The dimension has as many from `start` on.
         """
         shape = replace_axis(value.shape, axis, count)
         if shape == value.shape:
             return value
         if count == 0:
             return self.empty(shape)
-        # Each of the following may say that it cannot; nn.Narrow, the last, always can, if only as in the example.
         if isinstance(value, Const):
             part = _part_of_constant(value, axis, start, count)
             if part is not None:
                 return part
-        # As many as another extent, and an open number of elements behind them: nn.Narrow cannot say that.
-        behind = value.shape[axis] - start - count
-        if isinstance(count, Extent) and isinstance(start, int) and not isinstance(behind, int):
+        if isinstance(count, Extent) and isinstance(start, int):
             part = self._part_of_open_count(value, axis, start, count)
             if part is not None:
                 return part
-        # Rows, which a layer can hold as its weight.
+        # Rows of a tensor of the state dict need no layer: one that uses them can hold them as its weight.
         if axis == 0 and isinstance(value, Stored) and value.is_contiguous:
             return _part_of_stored(value, *make_static(start, count))
         return self._narrow_by_layer(value, axis, start, count)
@@ -365,23 +373,25 @@ class Builder(Emitter):
     def _narrow_by_layer(self, value: Any, axis: int, start: Any, count: Any) -> Any:
         """Return elements of a dimension by nn.Narrow, or by nn.Select if they are the last few of an open one.
 
-        An open start or count that nn.Narrow cannot count from an end is fixed as in the example, see `emit`. The
-        arguments are those of `narrow`.
+        The arguments are those of `narrow`.
         """
         shape = replace_axis(value.shape, axis, count)
         behind = value.shape[axis] - start - count
+        # An open start: nn.Narrow counts it from the front only, nn.Select also from the end, one element at a time.
         are_last_few = isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1)
         if are_last_few and len(shape) > 1:  # nn.Select of a vector would be a number
             return self._last_elements(value, axis, count)
         length = count
         if isinstance(count, Extent) and isinstance(behind, int):
             length = -1 - behind  # nn.Narrow counts a negative length from the end: -1 is all that follows
+        # `emit` fixes what is still open of the arguments as in the example.
         return self.emit(make("nn.Narrow", axis + 1, start + 1, length), value, shape=shape)
 
     def _part_of_open_count(self, value: Any, axis: int, start: int, count: Extent) -> Any:
-        """Return as many elements of a dimension as an extent of the inputs, by their positions.
+        """Return as many elements of a dimension as an extent of the inputs, by nn.Index of their positions.
 
-        `None` if they cannot be counted when the model runs, or may be more than there are.
+        `None` if nn.Narrow can do that, which also takes all but a number of elements; if they cannot be counted when
+        the model runs; or if they are more than there are in the example.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
@@ -389,7 +399,10 @@ class Builder(Emitter):
             start: the first element, 0-based.
             count: the extent, an open one.
         """
-        # If the ranges of the extents do not decide this, the example does, and the model has it as a condition.
+        behind = value.shape[axis] - start - count
+        if isinstance(behind, int):
+            return None
+        # Where the ranges of the extents do not decide it, this comparison adds a condition, see `Extent`.
         if not count <= value.shape[axis] - start:
             return None
         numbers_from_1 = positions_from_1(self, count)
@@ -400,7 +413,10 @@ class Builder(Emitter):
         return self.emit(make("nn.Index", axis + 1), self.wire(value), indices, shape=shape)
 
     def _last_elements(self, value: Any, axis: int, count: int) -> Any:
-        """Return the last elements of a dimension: nn.Select counts from the end, where nn.Narrow does not begin."""
+        """Return the last `count` elements of a dimension: each by nn.Select, which counts from the end, and joined.
+
+        The value has two dimensions or more: nn.Select of a vector would be a number.
+        """
         elements = []
         for index in range(-count, 0):
             element = self.emit(make("nn.Select", axis + 1, index), value, shape=without_axis(value.shape, axis))
@@ -418,7 +434,10 @@ class Builder(Emitter):
     def concatenate(self, values: list[Any], axis: int) -> Any:
         """Join values along a dimension; those without elements are left out, as Lua has no such tensors.
 
-        At least one value has elements: an operation whose result has none is not built, see `ProgramBuilder`.
+        Args:
+            values: wires, constants and tensors of the state dict. At least one has elements: an operation whose result
+                has none is not built, see `ProgramBuilder`.
+            axis: the dimension, 0-based.
         """
         # PyTorch joins an empty vector, of shape (0,), with values of any rank.
         values = [value for value in values if value.shape != (0,) and value.shape[axis] != 0]
@@ -429,38 +448,29 @@ class Builder(Emitter):
         return self.emit(make("nn.JoinTable", axis + 1), *wires, shape=replace_axis(wires[0].shape, axis, total))
 
     def gather_constant(self, value: Any, indices: Any, axis: int, *others: Any) -> Any:
-        """Return elements of a dimension by constant indices: joined ranges, or nn.Index if these are many.
+        """Return elements of a dimension of one or several values by constant indices.
 
-        The rows of a learned table stay learned.
+        The elements are those of the values one behind the other, as `concatenate` of them all would have them.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
-            indices: an array of indices, 0-based; its elements in order are those of the result.
-            axis: the dimension.
-            others: values whose elements follow those of the first one: its last index plus 1 is the first of these.
+            indices: an array of indices, 0-based and not negative, of any shape; its elements in order are those of the
+                result.
+            axis: the dimension, 0-based.
+            others: further values, equal to the first one in all other dimensions.
         """
-        values = (value, *others)
+        values = [value, *others]
         indices = indices.reshape(-1)
-        # The index of the first element of each value.
-        starts = list(accumulate(make_static(*(item.shape[axis] for item in values[:-1])), initial=0))
-        owners = np.searchsorted(starts, indices, "right") - 1  # the value that each index counts into
-        # A range ends where the next index is not the next element, or is in another value.
-        is_end = (np.diff(indices) != 1) | np.diff(owners).astype(bool)
-        cuts = [0, *(np.flatnonzero(is_end) + 1), len(indices)]
-        count_of_ranges = len(cuts) - 1
-        # A single range of a parameter needs no layer, see `narrow`; several are rows of an nn.LookupTable, which holds
-        # the whole parameter as its weight, a matrix.
+        ranges = _ranges_of(indices, make_static(*(item.shape[axis] for item in values[:-1])))
+        # A single range of a parameter needs no layer, see `narrow`. Several are rows of an nn.LookupTable, which
+        # holds the whole parameter as its weight, a matrix.
         is_table = not others and is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
-        if is_table and axis == 0 and count_of_ranges > 1:
+        if is_table and axis == 0 and len(ranges) > 1:
             return self._rows_of_table(value, indices)
-        if count_of_ranges < MOST_RANGES:
-            parts = []
-            for start, end in pairwise(cuts):
-                owner = owners[start]
-                first = int(indices[start] - starts[owner])
-                parts.append(self.narrow(values[owner], axis, start=first, count=int(end - start)))
+        if len(ranges) < MOST_RANGES:
+            parts = [self.narrow(values[number], axis, start, count) for number, start, count in ranges]
             return self.concatenate(parts, axis)
-        joined = self.wire(self.concatenate([*values], axis))
+        joined = self.wire(self.concatenate(values, axis))
         # The positions have no batch: nn.Index takes the same ones of all examples. Lua counts from 1.
         positions = self.wire(self.constant((indices + 1).astype("f4"))) >> as_indices()
         shape = replace_axis(value.shape, axis, len(indices))
@@ -470,28 +480,53 @@ class Builder(Emitter):
         """Return rows of a parameter by nn.LookupTable, which learns them; a vector is a table of rows of one element.
 
         Args:
-            table: the parameter, of one or two dimensions.
-            indices: an array of row numbers, 0-based.
+            table: the parameter, of one or two dimensions, whose elements are in order.
+            indices: a vector of row numbers, 0-based.
         """
-        rows, width = (*table.ref.size, 1)[:2]
+        rows = table.shape[0]
+        width = prod(table.shape[1:])
         layer = make("nn.LookupTable", rows, width, weight=table.ref.resized((rows, width)))
         numbers = self.constant((indices + 1).astype("f4"))  # Lua counts from 1
         wire = self.emit(layer, numbers, shape=(len(indices), width))
         return self.reshape(wire, (len(indices), *table.shape[1:]))
 
     def replace_at(self, value: Any, indices: Any, part: Any, axis: int) -> Any:
-        """Return a value with other elements at constant indices of a dimension.
+        """Return a value with other elements at constant indices of a dimension, whose extent becomes static.
 
         Args:
-            value: the value.
-            indices: an array of indices, 0-based.
-            part: the new elements, in the order of the indices.
-            axis: the dimension.
+            value: a wire, a constant or a tensor of the state dict.
+            indices: a vector of indices, 0-based; of repeated ones the last counts.
+            part: the new elements: likewise a value, with as many in the dimension as there are indices.
+            axis: the dimension, 0-based.
         """
         extent = int(value.shape[axis])
-        order = np.arange(extent)
-        order[indices] = extent + np.arange(len(indices))  # those of the part, which follow the value's own
-        return self.gather_constant(value, order, axis, part)
+        # For each element of the result its index in the value and, behind that, the part.
+        sources = np.arange(extent)
+        sources[indices] = extent + np.arange(len(indices))
+        return self.gather_constant(value, sources, axis, part)
+
+
+def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Return a vector of indices into several values, one behind the other, as ranges of consecutive elements.
+
+    Args:
+        indices: the indices, 0-based; one at least.
+        extents: the number of elements of each value but the last.
+
+    Returns:
+        The ranges in order, each as the number of its value, the first element in that, both 0-based, and how many.
+    """
+    starts = list(accumulate(extents, initial=0))  # the index of the first element of each value
+    owners = np.searchsorted(starts, indices, "right") - 1  # the number of the value that each index is of
+    # A range ends where the next index is not the next element, or is of another value.
+    is_end = (np.diff(indices) != 1) | (np.diff(owners) != 0)
+    cuts = [0, *(np.flatnonzero(is_end) + 1), len(indices)]
+    ranges = []
+    for begin, end in pairwise(cuts):
+        owner = int(owners[begin])
+        first = int(indices[begin]) - starts[owner]
+        ranges.append((owner, first, int(end - begin)))
+    return ranges
 
 
 def _wire_rank(value: Any, operand: Any) -> int:
@@ -530,13 +565,14 @@ def _part_of_constant(value: Const, axis: int, start: Any, count: Any) -> Const 
 
 
 def _part_of_stored(value: Stored, start: int, count: int) -> Stored:
-    """Return `count` elements from `start` on, 0-based, of the first dimension of a tensor of the state dict.
+    """Return `count` rows from `start` on, 0-based, of a tensor of the state dict whose elements are in order.
 
-    The tensor is contiguous, so that these are a run of its elements, which a layer can hold.
+    They are a run of its elements, as a `WeightRef` requires.
     """
-    size = value.ref.size[1:]
-    ref = WeightRef(value.ref.key, value.ref.start + start * prod(size), (count, *size))
-    return Stored(ref, (count, *value.shape[1:]), value.learned)
+    size_of_row = value.shape[1:]
+    shape = (count, *size_of_row)
+    ref = WeightRef(value.ref.key, value.ref.start + start * prod(size_of_row), shape)
+    return Stored(ref, shape, value.learned)
 
 
 def _as_constant(value: Any) -> Any:

@@ -11,6 +11,7 @@ from ...data import define, np
 from ...errors import T7BridgeError, UnsupportedError
 from . import whole
 from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, range_at_runtime
+from .counts import extent_at_runtime
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
 from .sizes import CannotError, Extent, is_static
@@ -113,7 +114,7 @@ class ProgramBuilder(Builder):
             inputs.append(step)
             value = Wire(self, step, shape)
             dtype = self.program.dtypes[name]
-            # Lua has no bfloat16, and takes floats for it.
+            # Lua has no bfloat16, and takes floats for it; whole numbers and masks are longs.
             if dtype not in ("float32", "float64", "bfloat16"):
                 # The gradient of a copy has the type that the copy takes: half ones for half inputs.
                 source = "torch.HalfTensor" if dtype == "float16" else "torch.LongTensor"
@@ -129,28 +130,46 @@ class ProgramBuilder(Builder):
         """
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
-            value = item  # a number or `None`, if it is not a `CallRef`
-            dtype = ""
-            if isinstance(item, CallRef):
-                dtype = self.program.dtypes.get(item.name, "")
-                value = _output_or_missing(self.env[item.name], dtype)
-            if isinstance(value, Missing):
-                if value.reason:  # if not, it is among the problems already
-                    self.problems.append(_Problem(line="", operation="the output", reason=value.reason))
-                continue
+            dtype = self.program.dtypes.get(item.name, "") if isinstance(item, CallRef) else ""
+            value = self._output_or_none(item, dtype)
             if value is None:
-                self.remark("an output that is None is left out: those after it move up")
                 continue
             number = len(outputs) + 1  # as Lua counts
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float, Extent)):
                 self.remark(f"output {number} is a number: a tensor of one element in Lua")
-                value = self.constant(np.array(float(value)))
+                value = self._tensor_of_number(value)
             if dtype.startswith("int"):  # uint8 and masks are floats, too, but never beyond what is exact
                 self.remark(f"output {number} has whole numbers as floats, exact up to {whole.EXACT_FLOAT}")
             outputs.append(self.wire(value).step)
             if value.shape == ():
                 self.scalar_outputs.append(number)
         return outputs
+
+    def _tensor_of_number(self, number: Any) -> Const | Wire:
+        """Return a number as a tensor without dimensions; an extent is counted when the model runs, if layers can."""
+        count = extent_at_runtime(self, number) if isinstance(number, Extent) else None
+        if isinstance(count, Wire):
+            return Wire(self, count.step, ())
+        return self.constant(np.array(float(number)))
+
+    def _output_or_none(self, item: Any, dtype: str) -> Any:
+        """Return the value of an output; `None`, with a note or a problem, if Lua does not return it.
+
+        Args:
+            item: the output: a `CallRef`, a number, an `Extent`, a text or `None`.
+            dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
+        """
+        value = _output_or_missing(self.env[item.name] if isinstance(item, CallRef) else item, dtype)
+        if value is None:
+            self.remark("an output that is None is left out: those after it move up")
+            return None
+        if isinstance(value, OpenRange):
+            return range_at_runtime(self, value)
+        if not isinstance(value, Missing):
+            return value
+        if value.reason:  # if not, it is among the problems already
+            self.problems.append(_Problem(line="", operation="the output", reason=value.reason))
+        return None
 
     # Calls
 
@@ -165,8 +184,8 @@ class ProgramBuilder(Builder):
         # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
         is_on_tensors = not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
         reasons = self._reasons_of_missing(call)
-        if reasons:  # an argument is missing
-            if is_on_tensors:  # a problem of its own is named, too
+        if reasons:
+            if is_on_tensors:  # what the call lacks itself is named, too
                 reasons.append(self._refusal(entry))
             # An empty reason is of what is among the problems already, or no problem.
             self.problems += [self._problem(reason) for reason in reasons if reason]
@@ -178,6 +197,10 @@ class ProgramBuilder(Builder):
             return None  # its value, a number of sizes, is an `Extent` in the arguments of others
         if 0 in call.shape:
             return self.empty(call.shape)
+        return self._built_or_missing(call, entry, args)
+
+    def _built_or_missing(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
+        """Return the value of a call by `_build`; if it fails, add to the problems and return a `Missing`."""
         try:
             return self._build(call, entry, args)
         except CannotError as error:
@@ -260,9 +283,9 @@ class ProgramBuilder(Builder):
         return args
 
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Compute a call now, if all its arguments are constants; `None` if it has to be built of layers.
+        """Return the value of a call that PyTorch can compute now, as all its arguments are constants.
 
-        A random value that no call uses is a `Missing`, as no layer draws one.
+        `None` if it has to be built of layers. A random value that no call uses is a `Missing`, as no layer draws one.
 
         Args:
             call: the call.
@@ -274,9 +297,9 @@ class ProgramBuilder(Builder):
         values = tree_leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
             return None
-        extents = [value for value in [*values, *tree_leaves(call.shape)] if isinstance(value, Extent)]
-        # Other operations are computed for the extents of the example.
-        if extents and self.kind in _BUILT_FOR_OPEN_EXTENTS:
+        has_open_extent = any(isinstance(item, Extent) for item in [*values, *tree_leaves(call.shape)])
+        # Other operations are computed for the extents of the example, which are fixed by that.
+        if has_open_extent and self.kind in _BUILT_FOR_OPEN_EXTENTS:
             return None
         # The builders keep a constant as small as it is; PyTorch would need all of its elements.
         is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
@@ -285,7 +308,7 @@ class ProgramBuilder(Builder):
     # Whole numbers
 
     def _refuse_inexact_whole_numbers(self, call: TracedCall) -> None:
-        """Refuse whole numbers that may not be exact as floats, and note in `bounds` those of the value of the call.
+        """Refuse a value of whole numbers that may not be exact as floats; else note its least and largest in `bounds`.
 
         Raises:
             CannotError: a product may be too large, or the type has few bits and wraps around.
@@ -296,23 +319,21 @@ class ProgramBuilder(Builder):
         is_double = self.program.is_double
         names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
         operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count = self._count_of(operands[:1])
-        if call.args.get("alpha", 1) != 1:  # by which a term of a sum is multiplied
+        count_of_terms = self._count_of_terms(operands[:1])
+        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
+        if call.args.get("alpha", 1) != 1:
             operands.append(call.args["alpha"])
-        bounds: list[whole.Bounds] = []
-        for item in tree_leaves(operands):
-            bounds_of_item = self._bounds_of(item, is_double)
-            if bounds_of_item is not None:
-                bounds.append(bounds_of_item)
-        low, high = whole.bounds_of(self.kind, bounds, count)
+        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(operands)]
+        stated_bounds = [pair for pair in bounds if pair is not None]
+        low, high = whole.bounds_of(self.kind, stated_bounds, count_of_terms)
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
-        # A sum that may be beyond what is exact is taken to be exact, see `whole.refusal`.
+        # A sum may be beyond what floats hold exactly. It is taken to be within, as inputs are.
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
-    def _count_of(self, first_operand: list[Any]) -> float:
+    def _count_of_terms(self, first_operand: list[Any]) -> float:
         """Return how many elements of the first operand an operation adds up; infinite if it depends on the inputs.
 
         A sum may add all of them, and a product of matrices those of a row.
@@ -328,10 +349,12 @@ class ProgramBuilder(Builder):
         return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
-        """Return the least and the largest element of an argument; `None` if it is neither a number nor a value.
+        """Return the least and the largest element of an operand; `None` if it is neither a number nor a tensor.
+
+        That is so of an `Extent`, and of an item of a list that is `None`.
 
         Args:
-            item: the argument.
+            item: the operand, or an item of one that is a list.
             is_double: whether the model has doubles.
         """
         if isinstance(item, (int, float)):
@@ -413,12 +436,14 @@ def _imaginary(value: Any) -> Any:
 
 
 def _output_or_missing(value: Any, dtype: str) -> Any:
-    """Return an output, or a `Missing` for one that Lua does not have: complex numbers, or without elements.
+    """Return an output, or a `Missing` for one that Lua does not have: a text, complex numbers, or without elements.
 
     Args:
         value: of any kind.
-        dtype: its element type in PyTorch, `float32`.
+        dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
     """
+    if isinstance(value, str):
+        return Missing("a text, and no tensor")
     if isinstance(value, Const) and 0 in value.shape:
         return Missing(EMPTY)
     if dtype.startswith("complex") and not isinstance(value, Missing):

@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 
 from ...data import define, np
-from .layers import LuaLayer, LuaNode, as_indices, first_row_along, make, sequential
+from .layers import LuaLayer, LuaNode, as_indices, first_row_along, make, one_for_each_element
 from .sizes import Shape, Sizes
 
 InputAxis = tuple[int, int]
@@ -41,7 +41,7 @@ _CHANNELS = 1
 
 
 def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
-    """Return the dimensions of an input, 0-based, whose extents are checked by the layers that take it, in Lua.
+    """Return the dimensions of an input, 0-based, whose extents Lua's layers compare with their weights anyway.
 
     Only sure cases count: a dimension that is missing here gets a guard, which at worst checks a size twice.
 
@@ -51,26 +51,32 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """
     rank = len(input.shape)
     checked: set[int] = set()
-    alike = [input]  # steps whose values have the channels and the last dimension of the input
+    # The steps whose values have the channels of the input at the same place, and its last dimension unless they have
+    # one more.
+    alike = [input]
     for step in steps:
         if step.layer is None or not any(source in alike for source in step.inputs):
             continue
-        first = step.layer  # the layer that takes the value
-        if first.name in ("nn.Bottle", "nn.Sequential"):
-            # In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View,
-            # nn.SoftMax and nn.LogSoftMax into one, which check no channels.
-            first = first.children[0]
-        if first.name in _CHECK_CHANNELS:
-            # The value may have more dimensions than the input, but none of them is before the channels.
+        name = _layer_that_takes(step).name
+        if name in _CHECK_CHANNELS:
             checked.add(_CHANNELS)
-        elif first.name in _CHECK_LAST:
+        elif name in _CHECK_LAST:
             (source,) = step.inputs
-            # With a further dimension, the last one of the value may be another than that of the input.
             if len(source.shape) == rank:
                 checked.add(rank - 1)
         elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
             alike.append(step)
     return checked
+
+
+def _layer_that_takes(step: LuaNode) -> Any:
+    """Return the layer that takes the value of a step's source: the step's own, or the first one in a container.
+
+    In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View,
+    nn.SoftMax and nn.LogSoftMax into one, which check no channels.
+    """
+    layer: Any = step.layer
+    return layer.children[0] if layer.name in ("nn.Bottle", "nn.Sequential") else layer
 
 
 def _moves_channels(layer: LuaLayer) -> bool:
@@ -83,13 +89,13 @@ def _moves_channels(layer: LuaLayer) -> bool:
 
 @define(eq=False)
 class Check:
-    """The sizes that one dimension of an input may have: `step * n + rest`, from `low` to `high`.
+    """The sizes that one dimension of an input may have: those of the form `step * n + rest` from `low` to `high`.
 
     Attributes:
         axis: the dimension, 0-based.
         step: the difference of two sizes; 0 if the size is fixed.
         rest: the rest of each size divided by `step`; the size itself, if it is fixed.
-        low: the least size, 1 if any will do; not used if the size is fixed.
+        low: the least size, 1 or more; not used if the size is fixed.
         high: the largest size; `None` if there is none, or the size is fixed.
         equal: the first dimension of any input whose size this one has to equal; `None` if this is the first itself,
             or there is no other. `checks_of` sets it.
@@ -114,7 +120,7 @@ class Check:
 
     @property
     def _has_low(self) -> bool:
-        """Whether the least size is more than the form of the sizes says: the first multiple is `step` itself."""
+        """Whether a size of the form `step * n + rest`, of which the least is at most `step`, may be too small."""
         return self.low > max(self.step, 1)
 
     def layers(self, rank: int) -> list[LuaLayer]:
@@ -122,21 +128,22 @@ class Check:
 
         That the size equals another one, `equal`, is not checked by these: see `guard`.
         """
+        row = first_row_along(rank, self.axis)  # a vector whose length is the size
         if self.is_fixed:
             # With batchMode false, nn.Reshape takes exactly as many elements.
-            return [first_row_along(rank, self.axis) >> make("nn.Reshape", self.rest, False)]
+            return [row >> make("nn.Reshape", self.rest, False)]
         layers = []
         if self.step > 1:
-            # A view as a matrix with rows of `step` elements, to which a row is filled up if there is a rest.
+            # nn.View takes only a multiple of `step` elements, which as many zeros make it as the rest lacks.
             view = make("nn.View", -1, self.step)
             if self.rest:
                 view = make("nn.Padding", 1, self.step - self.rest) >> view
-            layers.append(first_row_along(rank, self.axis) >> view)
+            layers.append(row >> view)
         if self._has_low:
-            # There is an element at position `low`.
-            layers.append(first_row_along(rank, self.axis) >> make("nn.Narrow", 1, self.low, 1))
+            # nn.Narrow takes the single element number `low`, which a smaller size does not have.
+            layers.append(row >> make("nn.Narrow", 1, self.low, 1))
         if self.high is not None:
-            layers.append(_at_most(first_row_along(rank, self.axis), self.high))
+            layers.append(row >> _at_most(self.high))
         return layers
 
     def text(self, name: str) -> str:
@@ -154,36 +161,31 @@ class Check:
             body = f"{self.step}{name}"
         if self.rest:
             body = f"{body}+{self.rest}"
-        if self.high is not None:
-            return f"{self.low}<={body}<={self.high}" if self._has_low else f"{body}<={self.high}"
-        return f"{body}>={self.low}" if self._has_low else body
+        if self.high is None:
+            return f"{body}>={self.low}" if self._has_low else body
+        least = f"{self.low}<=" if self._has_low else ""
+        return f"{least}{body}<={self.high}"
 
 
-def _at_most(row: LuaLayer, most: int) -> LuaLayer:
-    """Return layers that raise an error for a row of more elements: they take element number n, their count, of `most`.
+def _at_most(most: int) -> LuaLayer:
+    """Return layers that raise an error for a vector of more elements, whatever they return.
 
-    Args:
-        row: layers that return the row.
-        most: the number of elements that it may have.
+    They take element number n of `most` zeros, where n is the number of its elements.
     """
-    one_for_each = [make("nn.Constant", np.ones(1, "f4"), 0), make("nn.Select", 2, 1)]
-    count = sequential(*one_for_each, make("nn.Sum", 1), as_indices())
+    count = one_for_each_element() >> make("nn.Sum", 1) >> as_indices()
     pair = LuaLayer("nn.ConcatTable", children=[make("nn.Constant", np.zeros(most, "f4")), count])
-    return row >> pair >> make("nn.Index", 1)
+    return pair >> make("nn.Index", 1)
 
 
 def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
-    """Return the sizes that each dimension of each input may have.
+    """Return the sizes that each dimension of each input, of the given shapes, may have.
 
     `None` if the sizes of a dimension are not a progression, or depend on those of another in another way than that
-    both are equal. Conditions in `sizes` then fix its symbols, and the program has to be built again.
-
-    Args:
-        shapes: of the inputs.
-        sizes: what is known of the symbols.
+    both are equal: conditions are added to `sizes`, which fix its symbols as in the example, and the program has to be
+    built again.
     """
     checks: list[list[Check]] = []
-    first_axes: dict[Any, InputAxis] = {}  # symbol → the first dimension of any input that has it
+    first_axes: dict[Any, InputAxis] = {}  # the symbols of an extent → the first dimension of any input with them
     for number, shape in enumerate(shapes):
         checks.append([])
         for axis, extent in enumerate(shape):
@@ -191,30 +193,31 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 checks[number].append(Check(axis, step=0, rest=extent))
                 continue
             symbols = extent.expr.free_symbols
-            symbol = next(iter(symbols))  # the only one, or else there is no check below
-            first_number, first_axis = first_axes.setdefault(symbol, (number, axis))
-            check = _linear_check(axis, extent.expr, symbol, sizes) if len(symbols) == 1 else None
-            # A dimension with the symbol of an earlier one has to be as long: n, and not 2n where that is n.
-            if check is None or shapes[first_number][first_axis] != extent:
+            first_number, first_axis = first_axes.setdefault(frozenset(symbols), (number, axis))
+            is_equal = shapes[first_number][first_axis] == extent  # n, and not 2n where the first is n
+            check = _linear_check(axis, extent.expr, sizes)
+            if check is None or not is_equal:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
             # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
             are_batches = axis == first_axis == 0
-            if (first_number, first_axis) != (number, axis) and not are_batches:
-                check.equal = (first_number, first_axis)
+            is_first = (number, axis) == (first_number, first_axis)
+            check.equal = None if is_first or are_batches else (first_number, first_axis)
             checks[number].append(check)
     return checks
 
 
-def _linear_check(axis: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | None:
-    """Return the sizes of a dimension whose extent is a multiple of a symbol plus a rest; `None` if it is not.
+def _linear_check(axis: int, expr: Any, sizes: Sizes) -> Check | None:
+    """Return the sizes of a dimension whose extent is a multiple of one symbol plus a rest; `None` if it is not.
 
     Args:
-        axis: the dimension.
-        expr: its extent.
-        symbol: the only symbol in it.
-        sizes: what is known of the symbol.
+        axis: the dimension, 0-based.
+        expr: its extent, with one symbol or several.
+        sizes: what is known of the symbols.
     """
+    symbol, *others = expr.free_symbols
+    if others:
+        return None
     rest = expr.xreplace({symbol: sympy.Integer(0)})
     step = sympy.expand(expr - rest).coeff(symbol)
     is_linear = step.is_Integer and step > 0 and sympy.expand(step * symbol + rest - expr) == 0
@@ -227,7 +230,7 @@ def _linear_check(axis: int, expr: Any, symbol: Any, sizes: Sizes) -> Check | No
 
 
 def texts_of(checks: list[list[Check]]) -> list[str]:
-    """Return the sizes of each input: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
+    """Return the sizes of each input by the checks of its dimensions: `any x 3 x 224 x 224`, `any x 3 x n x n`."""
     names = iter("nmkpqrstuvwxyzabcdefghijl" * 9)  # without o, which looks like 0; more than a model has sizes
     equal_to_others = {check.equal for dimensions in checks for check in dimensions}
     name_of: dict[InputAxis, str] = {}
@@ -249,14 +252,14 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
 
 
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
-    """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if none is wrong.
+    """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if it needs none.
 
     It compares sizes of one input; those of two inputs are compared by `guard_of_pair`.
 
     Args:
-        dimensions: of the input.
+        dimensions: the sizes of the input, for each dimension.
         number: of the input, 0-based.
-        checked: dimensions that other layers check, 0-based.
+        checked: dimensions whose sizes other layers check, 0-based.
     """
     rank = len(dimensions)
     checks = []

@@ -160,7 +160,7 @@ def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
 
 
 def _add_guards(steps: _Steps) -> bool:
-    """Put layers that check its sizes behind each input, where any are refused; return whether there are any.
+    """Put layers behind the inputs that raise an error for sizes which the model cannot take; return whether any.
 
     Args:
         steps: of the program; receives the layers.
@@ -173,7 +173,6 @@ def _add_guards(steps: _Steps) -> bool:
         if layer is not None:
             _insert(layer, [step], steps)
             has_guards = True
-    # Sizes that have to equal one of another input.
     for number, step in enumerate(steps.inputs):
         for check in steps.checks[number]:
             if check.equal is None:  # no other dimension has to be as long
@@ -193,18 +192,19 @@ def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
 
     Args:
         layer: takes the input, or a table of it and others, and returns the input.
-        inputs: the input, and the others.
-        steps: of the program; receives the layer.
+        inputs: the input, which it guards; behind it the others.
+        steps: of the program; receives the layer, and is changed so that all that took the input takes its output.
     """
     ordered = steps.builder.steps
     sources = [_copy_of(node, ordered) for node in inputs]
-    guarded = sources[0]
-    guard_step = LuaNode(layer, sources, inputs[0].shape)  # not yet among the steps: it takes the input itself
+    guarded, *_ = sources
+    guard_step = LuaNode(layer, sources, guarded.shape)
 
     def with_guard(nodes: list[LuaNode]) -> list[LuaNode]:
         """Return nodes with the new step in place of the input that it takes and returns."""
         return [guard_step if node is guarded else node for node in nodes]
 
+    # Before the new step is among them, as it takes the input itself.
     for user in ordered:
         user.inputs = with_guard(user.inputs)
     steps.outputs = with_guard(steps.outputs)
@@ -294,7 +294,7 @@ def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> Non
 def _names_of_outputs(program: Program) -> list[str]:
     """Return the keys of a returned dictionary, without those whose value is `None`, which Lua does not return.
 
-    A value that is a list is several outputs. Which of them are of which key is not known then, and all keys return.
+    A value that is a list is several outputs. Which of them are of which key is not known then: all keys are returned.
     """
     names = program.output_names
     if len(names) != len(program.outputs):

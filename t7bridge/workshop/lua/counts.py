@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...data import np
-from .layers import first_row_along, make, sequential
+from .layers import LuaLayer, first_row_along, make, one_for_each_element, sequential
 from .sizes import Extent, Shape, evaluate
 from .values import OpenRange
 from .wires import Emitter, Wire
@@ -42,7 +42,7 @@ def _value_at_runtime(b: Emitter, symbol: Any) -> Wire | None:
             step = current.expr.coeff(symbol)
             rest = current.expr - step * symbol
             if step.is_Integer and step != 0 and rest.is_Integer:
-                # As all sums of vectors, the count is a tensor of one element in Lua.
+                # The sum of a vector is a tensor of one element in Lua.
                 count = b.emit(make("nn.Sum", 1), _ones_along(b, b.env[name], axis), shape=(1,))
                 return (count - float(rest)) / float(step)
     return None
@@ -52,31 +52,37 @@ def _ones_along(b: Emitter, wire: Wire, axis: int) -> Wire:
     """Return a vector of as many ones as a value has elements along a dimension."""
     rank = len(wire.shape)
     row = first_row_along(rank, axis) if rank > 1 else make("nn.Identity")
-    # nn.Constant takes the row for a batch of numbers (0 dimensions each): it repeats its element for each of them.
-    ones = row >> (make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1))
-    return b.emit(ones, wire, shape=(wire.shape[axis],))
+    return b.emit(row >> one_for_each_element(), wire, shape=(wire.shape[axis],))
 
 
 def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
     """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
 
-    The layers pad n ones with zeros before them, and average the windows that end at each of the ones. An average times
-    the size of the window is the number of ones in it: exactly, as the size is a power of two.
+    The model then has the condition that n is at most `MOST_COUNTED`.
     """
     if extent.in_example > MOST_COUNTED:
         return None
     names = [name for name, shape in b.program.inputs.items() if extent in shape]
-    # That the extent is never larger becomes a condition of the model, so this is asked last.
+    # The comparison is last, as it adds the condition.
     if not names or not extent <= MOST_COUNTED:
         return None
     name = names[0]
     ones = _ones_along(b, b.env[name], b.program.inputs[name].index(extent))
+    return b.emit(_count_from_1(), ones, shape=(extent,))
+
+
+def _count_from_1() -> LuaLayer:
+    """Return layers that make 1, 2, … n of a vector of n ones, at most `MOST_COUNTED`.
+
+    They pad it with zeros before the ones, and average the windows that end at each of the ones. An average times the
+    size of the window is the number of ones in it: exactly, as the size is a power of two.
+    """
     padding = MOST_COUNTED - 1  # the first window has one of the ones
     count = sequential(
         # An image of one channel and of height 1.
         make("nn.Unsqueeze", 1),
         make("nn.Unsqueeze", 1),
-        make("nn.Padding", 3, -padding),
+        make("nn.Padding", 3, -padding),  # a negative number pads before
         make("nn.SpatialAveragePooling", MOST_COUNTED, 1, 1, 1),  # width, height, and steps of 1
         make("nn.MulConstant", MOST_COUNTED),
         # A vector again.
@@ -84,7 +90,7 @@ def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
         make("nn.Select", 1, 1),
     )
     count.label = "CountFrom1"
-    return b.emit(count, ones, shape=(extent,))
+    return count
 
 
 def range_at_runtime(b: Emitter, numbers: OpenRange) -> Any:

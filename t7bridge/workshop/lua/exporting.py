@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from importlib.resources import files
@@ -65,9 +65,6 @@ def export_module(
 ) -> Any:
     """Export a module for inputs of any size if it allows that, else of any batch, else of the example's sizes.
 
-    All dimensions open are tried first, then the batch alone. At each level, a script module is run, and then
-    converted, as a run fixes the sizes that its code reads.
-
     Args:
         module: the module, or a script module.
         inputs: example inputs.
@@ -78,19 +75,39 @@ def export_module(
     Raises:
         UnsupportedError: it cannot be exported.
     """
-    runner = module
-    exporters = [partial(export_open, module)]
-    if isinstance(module, torch.jit.ScriptModule):
-        # torch.export does not trace a script module: PyTorch runs its code, or converts it.
-        runner = _ScriptRunner(module)
-        exporters = [partial(export_open, runner), partial(_convert_script, module)]
-    levels = []
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    runner = _ScriptRunner(module) if is_script else module
+    exporters = [partial(export_open, runner)]
+    if is_script:  # a run fixes the sizes that the code reads
+        exporters.append(partial(_convert_script, module))
     if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
-        # A greater level is less freedom.
-        levels = [level for level in (Freedom.ALL, Freedom.BATCH) if level >= freedom]
-    # The first program without an open batch is the result if no other attempt leaves the batch open.
+        exported = _most_open(exporters, inputs, own_backwards, freedom)
+        if exported is not None:
+            return exported
+    own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
+    try:
+        return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
+    except Exception as error:
+        raise untraceable(error) from error
+
+
+def _most_open(
+    exporters: Sequence[Callable[..., Any]], inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
+) -> Any:
+    """Return the first program whose batch is open, else the first of others; `None` if all attempts fail.
+
+    Each exporter is asked with all dimensions open, and then each with the batch alone.
+
+    Args:
+        exporters: take the following arguments, and return a program or `None`.
+        inputs: example inputs.
+        own_backwards: see `export_module`.
+        freedom: the extents that may be open at most.
+    """
     with_fixed_batch: Any = None
-    for level in levels:
+    for level in (Freedom.ALL, Freedom.BATCH):
+        if level < freedom:  # a lower level is more freedom
+            continue
         for export in exporters:
             exported = export(inputs, own_backwards, level)
             if exported is None:
@@ -99,13 +116,7 @@ def export_module(
                 return exported
             if with_fixed_batch is None:
                 with_fixed_batch = exported
-    if with_fixed_batch is not None:
-        return with_fixed_batch
-    own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
-    try:
-        return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
-    except Exception as error:
-        raise untraceable(error) from error
+    return with_fixed_batch
 
 
 class _ScriptRunner(nn.Module):
@@ -358,15 +369,16 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
 
     Args:
         exported: the program.
-        inputs: the example, whose sizes may be others than those of the trace.
+        inputs: the example, whose sizes may be others than those of the trace; none for a program of the user that is
+            not traced again.
         is_ours: whether it was exported here, and not by the user, who may have stated ranges.
     """
     sizes = Sizes()
     sizes_of_extents = _sizes_of_open_extents(exported, inputs)
-    if not sizes_of_extents:
+    if not sizes_of_extents:  # no size is open
         return sizes
+    # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
     for extent, size in sizes_of_extents:
-        # Symbols that are only parts of expressions have their values from the trace, below.
         if extent.node.expr.is_Symbol and size is not None:
             sizes.example.setdefault(extent.node.expr, int(size))
     first_extent, _ = sizes_of_extents[0]
@@ -472,7 +484,7 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
     is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # or in a graph that PyTorch runs
     if not is_in_torch:
         # Functions in C++ compare at the line that calls them: that extents differ is no need of the user.
-        return not is_read_by_user and isinstance(condition, sympy.Ne)
+        return isinstance(condition, sympy.Ne) and not is_read_by_user
     if not isinstance(condition, sympy.Eq):
         return True
     if len(condition.free_symbols) < 2:  # that an extent equals a number, for whatever reason

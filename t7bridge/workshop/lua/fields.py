@@ -151,7 +151,12 @@ _ROW = re.compile(r"(?P<names>[A-Z][\w ]*?)(?: (?P<version>\d))?(?: +\((?P<args>
 
 
 def _read_classes(table: str) -> dict[str, LuaClass]:
-    """Return the classes of a table such as `_TABLE`: name without `nn.` or `pt.` → the class."""
+    """Return the classes of a table such as `_TABLE`: name without `nn.` or `pt.` → the class.
+
+    A row is `Max Min 2 (dimension squeeze=true) train=true`: names of classes that are equal, their version, their
+    arguments, of which those with a default are the last, and their other fields, whose values stay texts, see
+    `_new_value`.
+    """
     classes = {}
     for line in table.replace("\\\n", "").strip().splitlines():
         row = _ROW.fullmatch(line)
@@ -161,7 +166,7 @@ def _read_classes(table: str) -> dict[str, LuaClass]:
         for word in (row["args"] or "").split():
             name, _, default = word.partition("=")
             args.append(name)
-            if default:
+            if default:  # a number, a boolean or nil, and no tensor: the element type does not matter
                 defaults[name] = _new_value(default, FLOAT32)
         fields = dict(word.split("=") for word in row["fields"].split())
         for name in row["names"].split():
@@ -266,8 +271,10 @@ METHODS: dict[str, Callable[..., dict[str, LuaValue]]] = {
 def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
     """Return the fields set by a constructor call and by the methods called after it: name → value.
 
+    Those that depend on no argument are first, then those that are computed from some, and those that hold one.
+
     Args:
-        layer: the call.
+        layer: the call, of a class in the table, with all arguments that have no default.
         element: of the tensors.
     """
     kind = layer.name.partition(".")[2]
@@ -277,8 +284,9 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
         fields.update(_COMPUTED[kind](*layer.args))
     arguments = {**lua_class.defaults, **dict(zip(lua_class.args, layer.args))}
     for name in lua_class.args:
-        is_stored = name != "-"
-        if is_stored and arguments[name] is not None:  # Lua's nil: there is no field
+        if name == "-":  # an argument that is not stored
+            continue
+        if arguments[name] is not None:  # nil in Lua: there is no field
             fields[name] = lua_value(arguments[name], element)
     for method, args in layer.calls:
         fields.update(METHODS[method](*args))

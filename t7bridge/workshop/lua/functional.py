@@ -20,32 +20,24 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     """Return a program without changes in place, and notes for the user of what Lua does otherwise.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
-    value will do. PyTorch rewrites the others, and views of what is changed, with the whole program, which takes four
-    times as long as all else for a residual network.
+    value will do. Only if others remain, PyTorch rewrites the whole program, which takes four times as long as all else
+    for a residual network.
 
     Args:
         exported: the program, whose graph is changed.
         operations: those that stay as they are: `aten.relu.default`.
 
     Returns:
-        The program, which is the same object if only its graph was changed; and the notes, without their places.
+        The program, or another one in its place; and the notes, without their places.
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _undetach_parameters(exported)
+    _undetach_parameters(exported)  # so that what is detached and changed below is no parameter
     notes = []
-    # Values that are detached and changed are now other ones than parameters.
     if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
         notes.append("forward changes values by their data: these have no gradient in Lua")
-    for node in [*graph.nodes]:
-        if _changes_argument(node):
-            _replace_change(node)
-
-    def is_needed(node: Any) -> bool:
-        """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
-        return bool(node.users) or node.op != "call_function" or _changes_argument(node)
-
-    graph.eliminate_dead_code(is_needed)
+    _replace_changes(graph)
+    graph.eliminate_dead_code(_is_needed)
     if not any(_changes_argument(node) for node in graph.nodes):
         return exported, notes
     # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
@@ -53,6 +45,11 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
         node.target = _PLACEHOLDERS.get(node.target, node.target)
     exported.graph_module.recompile()
     return exported.run_decompositions(_decompositions_but(operations)), notes
+
+
+def _is_needed(node: Any) -> bool:
+    """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
+    return bool(node.users) or node.op != "call_function" or _changes_argument(node)
 
 
 # Changes in place
@@ -64,11 +61,18 @@ def _changes_argument(node: Any) -> bool:
     return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
 
 
+def _replace_changes(graph: Any) -> None:
+    """Replace changes in place by operations that return new values, as far as `_replace_change` can."""
+    for node in [*graph.nodes]:
+        if _changes_argument(node):
+            _replace_change(node)
+
+
 def _replace_change(node: Any) -> None:
     """Replace a change in place by the operation that returns a new value, `relu_` by `relu`, if nothing else sees it.
 
-    The call stays as it is if the changed value may share its memory with another, is an input, or there is no such
-    operation.
+    The call stays as it is if the changed value is an input, may share its memory with what it was made of or with
+    what an earlier call made of it, or there is no such operation.
     """
     changed = node.args[0] if node.args else None  # an operation may take `self` by name; it stays then
     operation = _without_change(node.target)
@@ -200,23 +204,10 @@ def _inline_block(module: Any, node: Any) -> None:
     # The number of settings before the body depends on the kind of block.
     body_position = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
     body = getattr(module, node.args[body_position].target)
+    inputs = node.args[body_position + 1 :]
     _inline_blocks(body)  # it may contain others
-    inputs = iter(node.args[body_position + 1 :])
-    values: dict[Any, Any] = {}  # node of the body → node of the outer graph
-    results: list[Any] = []
     with module.graph.inserting_before(node):
-        for inner in body.graph.nodes:
-            if inner.op == "placeholder":
-                values[inner] = next(inputs)
-            elif inner.op == "get_attr":
-                name = f"{node.name}_{inner.target}"  # other blocks have attributes of the same names
-                setattr(module, name, getattr(body, inner.target))
-                values[inner] = module.graph.get_attr(name)
-                values[inner].meta = dict(inner.meta)
-            elif inner.op == "output":
-                results = [values.get(item, item) for item in inner.args[0]]
-            else:
-                values[inner] = module.graph.node_copy(inner, values.__getitem__)
+        results = _copy_body(body, inputs, module, prefix=f"{node.name}_")
         # Of a block for gradients, the first setting is whether they are recorded; autocast keeps them.
         enabled, *_ = node.args
         is_grad_enabled = node.target.__name__ != _GRADIENTS or enabled
@@ -227,6 +218,31 @@ def _inline_block(module: Any, node: Any) -> None:
         item.replace_all_uses_with(results[number])
         module.graph.erase_node(item)
     module.graph.erase_node(node)
+
+
+def _copy_body(body: Any, inputs: Any, module: Any, prefix: str) -> list[Any]:
+    """Copy the nodes of a block's body to the outer graph, where it inserts nodes now; return its results as nodes.
+
+    Args:
+        body: the graph module of the body.
+        inputs: the nodes of the outer graph that the body takes, in the order of its placeholders.
+        module: the outer graph module; receives the nodes, and the attributes of the body.
+        prefix: of the names of these attributes, as other blocks have some of the same names.
+    """
+    placeholders = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
+    values = dict(zip(placeholders, inputs))  # node of the body → node of the outer graph
+    results: list[Any] = []
+    for inner in body.graph.nodes:
+        if inner.op == "get_attr":
+            name = prefix + inner.target
+            setattr(module, name, getattr(body, inner.target))
+            values[inner] = module.graph.get_attr(name)
+            values[inner].meta = dict(inner.meta)
+        elif inner.op == "output":
+            results = [values.get(item, item) for item in inner.args[0]]
+        elif inner.op != "placeholder":
+            values[inner] = module.graph.node_copy(inner, values.__getitem__)
+    return results
 
 
 def _detached(graph: Any, node: Any) -> Any:
@@ -257,47 +273,43 @@ def decompose(node: Any, operations: frozenset[str]) -> tuple[Any, list[Any]] | 
         operations: those that stay as they are.
 
     Returns:
-        The graph, without changes in place where these can be replaced, and the nodes of its placeholders, in order.
+        The graph module, without changes in place where these can be replaced; and the arguments of the call that are
+        nodes, in the order of the graph's placeholders.
     """
-    target = node.target
-    flat_args, spec = pytree.tree_flatten((node.args, node.kwargs))
-    positions = [position for position, item in enumerate(flat_args) if isinstance(item, torch.fx.Node)]
-    inputs = [flat_args[position] for position in positions]
-
-    def call_with(*values: Any) -> Any:
-        """Call the operation with other values for its inputs."""
-        items = list(flat_args)
-        for position, value in zip(positions, values):
-            items[position] = value
-        args, kwargs = pytree.tree_unflatten(items, spec)
-        return target(*args, **kwargs)
-
-    graph_module = _trace_parts(call_with, [item.meta["val"] for item in inputs], operations)
+    arguments = pytree.tree_leaves((node.args, node.kwargs))
+    inputs = [item for item in arguments if isinstance(item, torch.fx.Node)]
+    graph_module = _trace_parts(node, inputs, operations)
     if graph_module is None:
         return None
-    for inner in [*graph_module.graph.nodes]:
-        if _changes_argument(inner):
-            _replace_change(inner)
-    is_part_of_itself = any(
-        inner.op == "call_function" and inner.target is target for inner in graph_module.graph.nodes
-    )
-    if is_part_of_itself:  # PyTorch has no rule for it
+    _replace_changes(graph_module.graph)
+    parts = [inner for inner in graph_module.graph.nodes if inner.op == "call_function"]
+    if any(part.target is node.target for part in parts):  # the call is a part of itself: PyTorch has no rule for it
         return None
     return graph_module, inputs
 
 
-def _trace_parts(call: Any, values: list[Any], operations: frozenset[str]) -> Any:
-    """Return the graph of a call's decomposition; `None` if its rule needs values that only a run has.
+def _trace_parts(node: Any, inputs: list[Any], operations: frozenset[str]) -> Any:
+    """Return the graph module of a call's decomposition; `None` if its rule needs values that only a run has.
 
     Args:
-        call: calls an operation with values.
-        values: its inputs, without elements.
+        node: the call.
+        inputs: its arguments that are nodes, in order.
         operations: those that stay as they are.
     """
+    flat_args, spec = pytree.tree_flatten((node.args, node.kwargs))
+
+    def call_with(*values: Any) -> Any:
+        """Call the operation with other values for its inputs."""
+        remaining = iter(values)
+        items = [next(remaining) if isinstance(item, torch.fx.Node) else item for item in flat_args]
+        args, kwargs = pytree.tree_unflatten(items, spec)
+        return node.target(*args, **kwargs)
+
+    examples = [item.meta["val"] for item in inputs]  # tensors without elements, and numbers
     for _ in range(2):  # PyTorch 2.13's transforms fail where they limit a size for the first time, and work then
         try:
             with torch.no_grad(), quiet():
-                return make_fx(call, decomposition_table=_decompositions_but(operations))(*values)
+                return make_fx(call_with, decomposition_table=_decompositions_but(operations))(*examples)
         except Exception:
             continue
     return None

@@ -71,7 +71,7 @@ class Arithmetic(Generic[Value]):
     def __pow__(self, exponent: float) -> Value:
         """Raise to a power that is a number: 1, 2 and 0.5 have layers of their own, or none."""
         if exponent == 1:
-            return self._value
+            return self._value  # itself, without a layer
         if exponent == 2:
             return self >> make("nn.Square")
         if exponent == 0.5:
@@ -208,11 +208,18 @@ def as_indices() -> LuaLayer:
     return make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
 
 
+def one_for_each_element() -> LuaLayer:
+    """Return layers that make a vector of as many ones as the vector that they take has elements."""
+    # An nn.Constant for examples of 0 dimensions takes the vector for a batch of them, and has a row {1} for each.
+    rank_of_examples = 0
+    return make("nn.Constant", np.ones(1, "f4"), rank_of_examples) >> make("nn.Select", 2, 1)
+
+
 def first_row_along(rank: int, axis: int) -> LuaLayer:
     """Return layers that reduce a tensor to a vector along one dimension: its elements at index 0 of all others.
 
     Args:
-        rank: the number of dimensions of the tensor.
+        rank: the number of dimensions of the tensor; of a vector, there are no layers: an empty nn.Sequential.
         axis: the dimension that is kept, 0-based.
     """
     # Each nn.Select removes a dimension: the first one until the row's is the first, and then the second one.
@@ -225,7 +232,7 @@ def expand_as(rank: int, axes: list[int]) -> LuaLayer:
     """Return a graph of {value, other} that repeats the value to the extents of the other along some dimensions.
 
     Args:
-        rank: the number of dimensions of both.
+        rank: the number of dimensions of the other.
         axes: the dimensions, 0-based, in which the value has an extent of 1.
     """
     value = LuaNode(None, index=0)
@@ -233,8 +240,7 @@ def expand_as(rank: int, axes: list[int]) -> LuaLayer:
     expanded = value
     for axis in axes:
         # As many indices as the other value has elements there, all 1, take the only element of the value as often.
-        one_for_each = make("nn.Constant", np.ones(1, "f4"), 0) >> make("nn.Select", 2, 1)
-        indices = other >> (first_row_along(rank, axis) >> one_for_each >> as_indices())
+        indices = other >> (first_row_along(rank, axis) >> one_for_each_element() >> as_indices())
         expanded = LuaNode(make("nn.Index", axis + 1), [expanded, indices])
     graph = graph_of([value, other], expanded)
     graph.label = "ExpandAs"
@@ -256,7 +262,10 @@ def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
 
 
 def walk(layer: LuaLayer) -> list[LuaLayer]:
-    """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`."""
+    """Return a layer and all layers inside it, parents first, in the order of Lua's `listModules`.
+
+    One that is at several places is there as often.
+    """
     layers: list[LuaLayer] = []
     stack = [layer]
     while stack:

@@ -62,15 +62,18 @@ def _tensor(array: Any) -> str:
     """Return an array as Lua source of a tensor: filled if all elements are equal, else listed with repetitions.
 
     `numbers`, a function of the source, makes a tensor of a list of sizes and a text of elements, `0.5 1*3`.
+
+    Args:
+        array: of floats or doubles, with one dimension and one element at least.
     """
     sizes = ", ".join(map(str, array.shape))
     flat = array.reshape(-1)
     if (flat == flat[0]).all():
         return f"torch.Tensor({sizes}):fill({_number(float(flat[0]))})"
+    is_float32 = array.dtype.itemsize == 4
     words = []
     for value, group in groupby(flat.tolist()):
-        is_float32 = array.dtype.itemsize == 4
-        number = f"{value:.9g}" if is_float32 else repr(value)  # 9 digits tell all of them apart
+        number = f"{value:.9g}" if is_float32 else repr(value)  # 9 digits tell all floats apart
         times = len(list(group))
         words.append(number if times == 1 else f"{number}*{times}")
     text = " ".join(words)
@@ -103,15 +106,35 @@ def _wrapped_line(line: str) -> str:
 
 
 def _end_of_first_line(line: str) -> int | None:
-    """Return the column at which a long line is broken: behind the last of its outermost commas that fits.
+    """Return the column at which a long line is broken: behind the last of its outermost commas, if one of these fits.
 
-    If none of these fits, the line is broken where their bracket opens. `None` if no comma fits at all.
+    If none of them fits, it is broken behind the bracket in which they are; or, if that is not in the line either,
+    behind the last of the outermost commas that do fit. `None` if no comma fits at all.
+    """
+    # Commas beyond the width may be further out than those that fit; twice the width is far enough to see.
+    commas, brackets = _commas_and_brackets(line[: 2 * WIDTH])
+    fitting = [(depth, end) for depth, end in commas if end <= WIDTH]
+    if not fitting:
+        return None
+    outermost = min(depth for depth, _ in commas)
+    outermost_fitting = min(depth for depth, _ in fitting)
+    last_comma = max(end for depth, end in fitting if depth == outermost_fitting)
+    if outermost_fitting == outermost:
+        return last_comma
+    return brackets.get(outermost, last_comma)
+
+
+def _commas_and_brackets(line: str) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """Return the commas of a line, and the brackets up to the width, without those in strings.
+
+    Returns:
+        The number of brackets around each comma, and the column behind it; and number of brackets → the column behind
+        the last bracket that opens as many. Brackets that are open before the line do not count.
     """
     depth = 0
-    commas: list[tuple[int, int]] = []  # the depth and the end of each
-    brackets: dict[int, int] = {}  # depth → the end of the last bracket that opens it and fits
-    # Outer commas beyond the width tell that those before them are inner ones; twice the width is far enough to see.
-    for match in re.finditer(r"'[^']*'|[(){},]", line[: 2 * WIDTH]):  # strings, whose signs do not count, and signs
+    commas: list[tuple[int, int]] = []
+    brackets: dict[int, int] = {}
+    for match in re.finditer(r"'[^']*'|[(){},]", line):
         token = match[0]
         if token == ",":
             commas.append((depth, match.end()))
@@ -121,12 +144,4 @@ def _end_of_first_line(line: str) -> int | None:
                 brackets[depth] = match.end()
         elif token in (")", "}"):
             depth -= 1
-    fitting = [(depth, end) for depth, end in commas if end <= WIDTH]
-    if not fitting:
-        return None
-    outermost = min(depth for depth, _ in commas)
-    depth = min(depth for depth, _ in fitting)
-    last_comma = max(end for comma_depth, end in fitting if comma_depth == depth)
-    if depth == outermost:
-        return last_comma
-    return brackets.get(outermost, last_comma)
+    return commas, brackets

@@ -135,8 +135,10 @@ class ObjectMaker:
         if tensor is not None:
             return tensor
         stride = contiguous(ref.size)
-        if ref.transposed:  # Lua's rows are the columns of the tensor
-            stride = (*stride[:-2], 1, ref.size[-2])
+        if ref.transposed:
+            # The size is that in Lua. In the storage, whose rows are the columns here, the last two are exchanged.
+            extent_of_rows = ref.size[-2]
+            stride = (*stride[:-2], 1, extent_of_rows)
         tensor = Tensor(self.element, self._storage(ref.key, gradient), ref.size, stride, ref.start)
         self._tensors[ref, gradient] = tensor
         return tensor
@@ -210,7 +212,7 @@ class _Graph:
         self.object = _object("graph.Graph", nodes=_numbered(list(self.nodes.values())), edges=_numbered(edge_objects))
 
     def children_first(self) -> list[Node]:
-        """Return the nodes so that each follows its children: depth first, in the order of nngraph's `topsort`."""
+        """Return all nodes so that each follows its children: depth first, in the order of nngraph's `topsort`."""
         with_parents = {child for children in self._children.values() for child in children}
         order: list[Node] = []
         visited: set[Node] = set()
@@ -253,30 +255,29 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
 
     Args:
         layer: the graph. Each input is used, and every step leads to an output.
-        obj: already has the fields of every module; receives the others.
+        obj: has the fields of every module; receives the others.
         module_of: makes the Torch object of a layer, with everything inside it.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
     edges = _edges_from(outnode, sources)
-    # nngraph has the graph in both directions: from the outputs to the inputs, and from the inputs to the outputs.
+    # nngraph has the graph in both directions: the children are the sources in one, the users in the other.
     backward = _Graph(edges)
     forward = _Graph([(end, start) for start, end in edges])
-    order = backward.children_first()  # the order of evaluation: each node after those that it takes
+    order_of_forward = backward.children_first()
+    order_of_backward = forward.children_first()
     # A node is in both graphs, under two numbers: the data, which they share, has that in the forward graph.
-    for node in order:
+    for node in order_of_forward:
         node["forwardNodeId"] = forward.nodes[node]["id"]
-    obj["modules"] = Table.from_list([node["module"] for node in order if "module" in node])
-    # nngraph's names of the backward and the forward graph.
+    obj["modules"] = Table.from_list([node["module"] for node in order_of_forward if "module" in node])
     obj["bg"] = backward.object
     obj["fg"] = forward.object
     obj["innode"] = forward.nodes[innode]
     obj["outnode"] = backward.nodes[outnode]
     obj["verbose"] = False
     obj["nInputs"] = float(layer.inputs)
-    obj["forwardnodes"] = Table.from_list([forward.nodes[node] for node in order])
-    obj["backwardnodes"] = Table.from_list([backward.nodes[node] for node in forward.children_first()])
-    # The constructor leaves no output, but with several outputs it is the list passed to the last node.
-    if len(layer.outputs) > 1:
+    obj["forwardnodes"] = Table.from_list([forward.nodes[node] for node in order_of_forward])
+    obj["backwardnodes"] = Table.from_list([backward.nodes[node] for node in order_of_backward])
+    if len(layer.outputs) > 1:  # several are the list that is passed to the last node; one, the constructor removes
         obj["output"] = outnode["input"]
 
 
@@ -286,8 +287,8 @@ def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject])
     nngraph's constructor adds both: the last takes all outputs, and the first is the source of all inputs.
 
     Args:
-        layer: the graph.
-        module_of: returns the object of a layer.
+        layer: the graph, whose steps are in order.
+        module_of: makes the Torch object of a layer.
     """
     sources: Sources = {}
     nodes: dict[int, Node] = {}  # by the id of a step
@@ -305,17 +306,27 @@ def _linked_nodes(layer: LuaLayer, module_of: Callable[[LuaLayer], TorchObject])
     for step in layer.outputs:
         _link(outnode, nodes[id(step)], sources)
     innode = _node("inputs", input=Table())
-    if layer.inputs == 1:
-        _link(inputs[0], innode, sources)
-        return outnode, innode, sources
-    # nngraph splits the table of several inputs.
-    split = _node("split", nSplitOutputs=float(layer.inputs))
-    _link(split, innode, sources)
-    for index in range(layer.inputs):
-        part = _node(f"split {index + 1}", selectindex=float(index + 1), input=Table())
-        _link(part, split, sources)
-        _link(inputs[index], part, sources)
+    _link_inputs([inputs[index] for index in range(layer.inputs)], innode, sources)
     return outnode, innode, sources
+
+
+def _link_inputs(inputs: list[Node], innode: Node, sources: Sources) -> None:
+    """Connect the inputs of a graph to its first node: several, as nngraph does, by nodes that split the table of them.
+
+    Args:
+        inputs: the nodes of the inputs, in order.
+        innode: the first node.
+        sources: of all nodes; receives those of the inputs and of the nodes that split.
+    """
+    if len(inputs) == 1:
+        _link(inputs[0], innode, sources)
+        return
+    split = _node("split", nSplitOutputs=float(len(inputs)))
+    _link(split, innode, sources)
+    for number, node in enumerate(inputs, 1):
+        part = _node(f"split {number}", selectindex=float(number), input=Table())
+        _link(part, split, sources)
+        _link(node, part, sources)
 
 
 def _link(node: Node, source: Node, sources: Sources) -> None:

@@ -185,7 +185,7 @@ def write_lua(request: WriteLua) -> Report:
         T7Writer(outputs["model.t7"]).write_object(model.root)
         for name, text in texts.items():
             outputs[name].write(text.encode())
-        report.target_bytes = outputs["model.t7"].position + outputs["model.lua"].position
+        report.target_bytes = sum(output.position for output in outputs.values())
     return report
 
 
@@ -251,26 +251,41 @@ def lua_model(module: Any, example_inputs: Any, allow: tuple[str, ...] = (), inf
         UnsupportedError: see `save_module`.
     """
     require_torch()
-    from ...torchmodules.build import example
     from .convert import convert_module
 
     if not hasattr(module, "state_dict") or not callable(module):
         raise ModelError("save_module requires a torch.nn.Module", found=type(module).__name__)
-    is_program = hasattr(module, "graph_signature")  # which has example inputs of its own
+    inputs = _example_tensors(module, example_inputs)
+    unknown = sorted(set(allow) - set(PACKAGES))
+    if unknown:
+        raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
+    return convert_module(module, inputs, allow, inference)
+
+
+def _example_tensors(module: Any, example_inputs: Any) -> tuple[Any, ...]:
+    """Return example inputs as they are passed to a module: as they are given, or made for the shapes that are.
+
+    Args:
+        module: a module, a script module or an exported program, which has example inputs of its own.
+        example_inputs: see `save_module`.
+
+    Raises:
+        ModelError: there are none, and the module is no program.
+    """
+    from ...torchmodules.build import example
+
+    is_program = hasattr(module, "graph_signature")
     inputs = example_inputs
     if not isinstance(inputs, (list, tuple, str)):
         inputs = (inputs,)
     if not inputs and not is_program:
         raise ModelError("save_module needs example inputs", hint="example_inputs=torch.randn(1, 3, 224, 224)")
     are_shapes = bool(inputs) and all(isinstance(item, (str, int)) for item in inputs)  # `1x3x8x8`, (1, 3, 8, 8)
-    if are_shapes:
-        runner = module.module() if is_program else module
-        tensors = example(runner, parse_inputs(inputs), first=0)  # indices count from 0 in PyTorch
-        inputs = tensors if isinstance(tensors, list) else [tensors]
-    unknown = sorted(set(allow) - set(PACKAGES))
-    if unknown:
-        raise ModelError("unknown name in allow", expected=" or ".join(PACKAGES), found=", ".join(unknown))
-    return convert_module(module, tuple(inputs), allow, inference)
+    if not are_shapes:
+        return tuple(inputs)
+    runner = module.module() if is_program else module
+    tensors = example(runner, parse_inputs(inputs), first=0)  # indices count from 0 in PyTorch
+    return tuple(tensors) if isinstance(tensors, list) else (tensors,)
 
 
 def _load_program(path: str) -> Any:
@@ -280,25 +295,14 @@ def _load_program(path: str) -> Any:
         MissingFileError: there is no file.
         UnsupportedError: PyTorch's loader could execute something in the file, or the file has no program.
     """
-    # The kind of file is told first, so that one without a program is not refused for what is in it.
     require_file(path)
     verdict = scan(path)
     if verdict.error:
         raise UnsupportedError(verdict.error)
+    # The kind of file is told first, so that one without a program is not refused for what is in it.
     if verdict.format == "t7":
         raise UnsupportedError("is a file of Lua Torch already", file=path, hint=f"t7bridge inspect {path} shows it.")
-    members: set[str] = set()
-    if verdict.format == "pt":
-        with ByteSource.from_path(path) as source:
-            # Names of members without the folder that all are in.
-            members = {name.partition("/")[2] or name for name in PtReader(source).members}
-    if members.isdisjoint((CONSTANTS_MEMBER, *PT2_MEMBERS)):
-        raise UnsupportedError(
-            "the file has no program, only values",
-            file=path,
-            expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
-            hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
-        )
+    is_script = _is_script(path, verdict.format)
     if not verdict.clean:
         raise UnsupportedError(
             "PyTorch's loader could execute what is in the file",
@@ -309,7 +313,34 @@ def _load_program(path: str) -> Any:
     require_torch()
     from .exporting import load_program
 
-    return load_program(path, script=members.isdisjoint(PT2_MEMBERS))
+    return load_program(path, is_script)
+
+
+def _is_script(path: str, file_format: str) -> bool:
+    """Return whether a file is TorchScript, or else a `.pt2` archive, by the members of its archive.
+
+    Args:
+        path: of the file.
+        file_format: by `scan`: `pt` for both.
+
+    Raises:
+        UnsupportedError: it is neither.
+    """
+    members: set[str] = set()
+    if file_format == "pt":
+        with ByteSource.from_path(path) as source:
+            # Names of members without the folder that all are in.
+            members = {name.partition("/")[2] or name for name in PtReader(source).members}
+    if not members.isdisjoint(PT2_MEMBERS):
+        return False
+    if CONSTANTS_MEMBER in members:
+        return True
+    raise UnsupportedError(
+        "the file has no program, only values",
+        file=path,
+        expected="a .pt2 of torch.export.save, or TorchScript of torch.jit.save",
+        hint=f"State its module too: t7bridge lua PACKAGE:FACTORY {os.path.basename(path)} --input SIZES.",
+    )
 
 
 def _module_of_factory(factory: str, weights: PathLike | None) -> nn.Module:

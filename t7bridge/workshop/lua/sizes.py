@@ -89,8 +89,9 @@ class Extent:
             other = other.expr
         elif not isinstance(other, (int, float)):
             return NotImplemented
-        pair = (other, self.expr) if swapped else (self.expr, other)
-        return self.sizes.of(function(*map(sympy.sympify, pair)))
+        other = sympy.sympify(other)  # a number of Python becomes one of sympy
+        expr = function(other, self.expr) if swapped else function(self.expr, other)
+        return self.sizes.of(expr)
 
     def __add__(self, other: Any) -> Any:
         return self._with(other, lambda a, b: a + b)
@@ -142,7 +143,7 @@ class Extent:
     def _compare(self, other: Any, relation: Any) -> Any:
         """Return whether a relation of sympy, such as `sympy.LessThan`, of this extent and another value holds.
 
-        See `Sizes.decide`, which may make it a condition.
+        `Sizes.decide` makes it a condition, if it does not always hold or never; for its errors, see there.
         """
         if isinstance(other, Extent):
             other = other.expr
@@ -190,6 +191,9 @@ def decide_equal(*extents: Any) -> bool:
     """Return whether extents are equal in the example. If they are, that they always are becomes a condition.
 
     If they are not, there is no condition: the caller refuses the operation, or builds what is right for any extents.
+
+    Args:
+        extents: two or more, numbers and `Extent`s.
     """
     if len({in_example(extent) for extent in extents}) > 1:
         return False
@@ -239,10 +243,12 @@ class Sizes:
     """What is known of the symbols of a program: their values in the example, ranges, and conditions on them.
 
     Attributes:
-        example: symbol → its value in the example. A symbol that is not here depends on the values of inputs.
+        example: symbol → its value in the example, also of replaced ones. A symbol that is not here depends on the
+            values of inputs.
         replaced: symbol → what it is known to be: a number, another symbol, or a multiple of another one plus a rest.
-        low: symbol → its least value, if that is not 1; see `low_of`.
-        high: symbol → its largest value, if there is one.
+            What it is replaced by may be replaced, too.
+        low: symbol → its least value, if that is not 1, see `low_of`; without meaning once the symbol is replaced.
+        high: symbol → its largest value, if there is one; likewise.
         conditions: relations that the example meets and that the model needs, not yet taken into account in the others;
             `settle` does that, and empties it.
     """
@@ -316,16 +322,21 @@ class Sizes:
         return value
 
     def decide(self, relation: Any) -> bool:
-        """Return whether a relation holds: always, as the ranges tell, or in the example, which becomes a condition.
+        """Return whether a relation holds: always or never, as the ranges tell, or else in the example.
+
+        In the last case, that it does, or does not, becomes a condition.
+
+        Args:
+            relation: of whole numbers.
 
         Raises:
             CannotError: it depends on the values of the inputs, and not on their sizes.
-            ChangedError: this was not known before.
+            ChangedError: the condition tells more than was known before.
         """
-        if isinstance(relation, (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)):
-            # Of whole numbers, the greater side minus the lesser one is at least 1, or 0 where both may be equal.
-            difference = self._bounds(relation.gts - relation.lts)
-            least = 1 if isinstance(relation, (sympy.StrictLessThan, sympy.StrictGreaterThan)) else 0
+        is_strict = isinstance(relation, (sympy.StrictLessThan, sympy.StrictGreaterThan))
+        if is_strict or isinstance(relation, (sympy.LessThan, sympy.GreaterThan)):
+            difference = self._bounds(relation.gts - relation.lts)  # the greater side minus the lesser one
+            least = 1 if is_strict else 0
             if difference.lower >= least:
                 return True
             if difference.upper < least:
@@ -336,10 +347,10 @@ class Sizes:
         return holds
 
     def _require(self, condition: Any) -> None:
-        """Add a condition that the example meets.
+        """Add a condition that the example meets, and take it into account.
 
         Raises:
-            ChangedError: it was not known before.
+            ChangedError: it tells more than was known before.
         """
         self.conditions.append(condition)
         has_changed = self.settle()
@@ -347,7 +358,7 @@ class Sizes:
             raise ChangedError
 
     def in_example(self, expr: Any) -> Any:
-        """Return the value of an expression in the example.
+        """Return the value of an expression in the example, or whether a relation holds there, as sympy has them.
 
         Raises:
             CannotError: it depends on the values of the inputs, and not on their sizes.
@@ -363,12 +374,13 @@ class Sizes:
     def settle(self) -> bool:
         """Move the conditions into what is known of the symbols; return whether more is known than before.
 
-        A condition of one symbol limits it, and makes it a multiple of another where it asks for one; an equation of
-        two makes them one. Symbols of other conditions are fixed as in the example.
+        A condition of one symbol limits it, and replaces it by a multiple of another plus a rest where it asks for
+        that; an equation of two makes them one. Symbols of other conditions are fixed as in the example, which meets
+        all conditions.
         """
         before = dict(self.replaced), dict(self.low), dict(self.high)
-        while self.conditions:
-            condition = self._substitute(self.conditions.pop(0))
+        for condition in self.conditions:
+            condition = self._substitute(condition)  # each by what those before it tell
             symbols = sorted(condition.free_symbols, key=str)
             if not symbols:
                 continue
@@ -378,9 +390,9 @@ class Sizes:
                 continue
             if len(symbols) == 1 and self._limit(condition, *symbols):
                 continue
-            # Neither: with the sizes of the example the condition holds.
             for symbol in symbols:
                 self.replaced[symbol] = sympy.Integer(self.example[symbol])
+        self.conditions.clear()
         return before != (self.replaced, self.low, self.high)
 
     def _substitute(self, expr: Any) -> Any:
@@ -392,23 +404,35 @@ class Sizes:
     def _limit(self, condition: Any, symbol: Any) -> bool:
         """Limit a symbol to the values that meet a condition; return whether they are a progression of more than one.
 
-        If not, the caller fixes the symbol as in the example.
+        If not, nothing is changed: the caller fixes the symbol as in the example.
+
+        Args:
+            condition: has no other symbol than this one.
+            symbol: not replaced.
         """
+        if self.example[symbol] < self.low_of(symbol):  # an example without elements, which Lua does not have
+            return False
         sizes = _sizes_that_meet(condition, example=self.example[symbol], least=self.low_of(symbol))
         if sizes is None:
             return False
-        if sizes.low > self.low_of(symbol):
-            self.low[symbol] = sizes.low
-        if sizes.high is not None and (symbol not in self.high or sizes.high < self.high[symbol]):
-            self.high[symbol] = sizes.high
-        if self.low_of(symbol) == self.high.get(symbol):  # one size is left, which is that of the example
+        low = max(sizes.low, self.low_of(symbol))
+        highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
+        high = min(highs, default=None)
+        if low == high:  # one size is left, that of the example
             return False
+        if low > self.low_of(symbol):
+            self.low[symbol] = low
+        if high is not None:
+            self.high[symbol] = high
         if sizes.step > 1:
             self._divide(symbol, sizes.step)
         return True
 
     def _unify(self, condition: Any, first: Any, second: Any) -> bool:
-        """Replace the second symbol by the first if a condition is that both are equal; return whether it is."""
+        """Replace the second symbol by the first if a condition is that both are equal; return whether it is.
+
+        Neither symbol is replaced before.
+        """
         if not isinstance(condition, sympy.Eq):
             return False
         # The equation may be written as n + 1 = m + 1.
@@ -416,7 +440,7 @@ class Sizes:
         if difference not in (first - second, second - first):
             return False
         self.replaced[second] = first
-        # The first one has the limits of both.
+        # The first one has the limits of both, the higher low and the lower high.
         if second in self.low:
             self.low[first] = max(self.low_of(first), self.low.pop(second))
         if second in self.high:
@@ -425,12 +449,17 @@ class Sizes:
         return True
 
     def _divide(self, symbol: Any, step: int) -> None:
-        """Replace a symbol by `step * quotient + rest`, with a new symbol and the rest that it has in the example."""
+        """Replace a symbol, which can only have values in equal steps, by `step * quotient + rest`, with a new symbol.
+
+        The example has one of the values, and so the rest of all.
+        """
         rest = self.example[symbol] % step
         quotient = sympy.Symbol(f"{symbol}_{step}", integer=True, nonnegative=True)
         self.replaced[symbol] = step * quotient + rest
-        self.example[quotient] = (self.example[symbol] - rest) // step
-        self.low[quotient] = -((rest - self.low.pop(symbol, 1)) // step)  # rounded up
+        self.example[quotient] = self.example[symbol] // step
+        low = self.low_of(symbol)
+        self.low.pop(symbol, None)
+        self.low[quotient] = -((rest - low) // step)  # (low - rest) / step, rounded up
         if symbol in self.high:
             self.high[quotient] = (self.high.pop(symbol) - rest) // step
 
@@ -440,11 +469,12 @@ def _without_rounding(expr: Any) -> Any:
 
     `floor(2.0 * float(n))` is `2 * n`: PyTorch's interpolation computes extents so.
     """
-    inner = expr.args[0].replace(lambda part: isinstance(part, ToFloat), lambda part: part.args[0])
-    inner = inner.replace(lambda part: part.is_Float and part == int(part), lambda part: sympy.Integer(int(part)))
-    if inner.atoms(sympy.Float) or not inner.is_integer:
+    (argument,) = expr.args
+    whole = argument.replace(lambda part: isinstance(part, ToFloat), lambda part: part.args[0])
+    whole = whole.replace(lambda part: part.is_Float and part == int(part), lambda part: sympy.Integer(int(part)))
+    if whole.atoms(sympy.Float) or not whole.is_integer:
         return expr
-    return inner
+    return whole
 
 
 @define(frozen=True)
@@ -453,7 +483,7 @@ class _Progression:
 
     Attributes:
         step: the difference of two neighbors.
-        low: a limit below, at or under the least size: the steps are counted from a size that is one of them.
+        low: a lower limit: the least of the sizes, or below it, and then none of them.
         high: the largest size; `None` if there is none.
     """
 
@@ -466,12 +496,12 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
     """Return the sizes that meet a condition; `None` if they are not a progression that the example is in.
 
     A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
-    beyond its constants, so that a few periods beyond these are enough.
+    beyond its constants, so that it is enough to try all sizes up to a few periods beyond these.
 
     Args:
         condition: a relation of one symbol.
         example: the size in the example, which meets it.
-        least: the least size that is possible.
+        least: the least size that is possible, at most the example's.
     """
     parts = list(sympy.preorder_traversal(condition))
     if not all(_is_periodic(part) for part in parts):
@@ -482,8 +512,9 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
             _, divisor = part.args
             divisors.append(int(divisor))
     period = lcm(1, *divisors)  # 1 without divisors
+    # So many periods: a sum that grows does so by 1 a period at least, and is beyond the constants then.
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
-    end = (constants + 4) * period + example  # 4 periods: a few, to see that the sizes repeat
+    end = (constants + 4) * period + example  # 4 more, to see that the sizes repeat
     if end > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, end) if _value(condition, size)]
@@ -516,9 +547,9 @@ def _value(expr: Any, size: int) -> Any:
 
 
 def _progression_in(sizes: list[int], example: int, least: int, end: int, period: int) -> _Progression | None:
-    """Return the progression of all those sizes from the example on in both directions, as far as the steps are equal.
+    """Return the progression of those sizes from the example on in both directions, as far as the steps are equal.
 
-    `None` if there are other sizes between these, or behind the last that was tried.
+    `None` if there are other sizes between these, or it may miss some beyond the last that was tried.
 
     Args:
         sizes: those that meet a condition, in order, of all from `least` to before `end`.
@@ -527,10 +558,7 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         end: the first size that was not tried.
         period: with which the sizes repeat from `end` on.
     """
-    # The step is the distance to the nearer neighbor; a size without one may be any progression, of one member.
-    position = sizes.index(example)
-    neighbors = sizes[max(position - 1, 0) : position + 2]
-    step = min((abs(other - example) for other in neighbors if other != example), default=1)
+    step = _distance_to_nearest(sizes, example)
     members = set(sizes)
     low = high = example
     while low - step in members:
@@ -542,10 +570,16 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
     is_endless = high + step >= end  # the next one was not tried
     if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
         return None
-    # If no size of the progression is possible below, its lowest one is no new limit.
-    if low - step < least:
+    if low - step < least:  # no size of the progression is possible below: its lowest one is no new limit
         low = least
     return _Progression(step, low, None if is_endless else high)
+
+
+def _distance_to_nearest(sizes: list[int], example: int) -> int:
+    """Return how far the nearest other size is from the example, one of sizes in order; 1 if it is the only one."""
+    position = sizes.index(example)
+    neighbors = sizes[max(position - 1, 0) : position + 2]  # with the example itself
+    return min((abs(size - example) for size in neighbors if size != example), default=1)
 
 
 _FUNCTIONS: dict[Any, Any] = {

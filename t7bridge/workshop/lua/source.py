@@ -239,6 +239,8 @@ _REQUIRE_CLASSES = """dofile((debug.getinfo(1, 'S').source:match('^@(.*[/\\\\])'
 def classes_source(names: Collection[str]) -> str:
     """Return those sections of `classes.lua` that some classes need: their own, and the functions that they call.
 
+    A section is a class or a function. No function calls another.
+
     Args:
         names: of classes, `pt.Sort`; others are ignored. Without any of `classes.lua`, the source is empty.
     """
@@ -254,7 +256,7 @@ def classes_source(names: Collection[str]) -> str:
     functions = []
     for name, text in sections.items():
         is_called = any(f"{name}(" in other for other in classes)
-        if is_called and text not in classes:
+        if is_called and text not in classes:  # a class may have its own name before a bracket
             functions.append(text)
     # Lua's local functions have to be before their callers.
     return head + "".join([*functions, *classes])
@@ -286,13 +288,12 @@ def flatten(root: LuaLayer, program: Program) -> None:
 
 def _without_identities(layers: list[LuaLayer]) -> list[LuaLayer]:
     """Return layers, to be applied one after another, without those that return what they take."""
-    effective = []
-    name_before = ""
+    effective: list[LuaLayer] = []
     for layer in layers:
-        is_contiguous_already = layer.name == name_before == "nn.Contiguous"
-        if layer.name != "nn.Identity" and not is_contiguous_already:
+        is_after_contiguous = bool(effective) and effective[-1].name == "nn.Contiguous"
+        is_contiguous_again = is_after_contiguous and layer.name == "nn.Contiguous"
+        if layer.name != "nn.Identity" and not is_contiguous_again:
             effective.append(layer)
-        name_before = layer.name
     return effective
 
 
@@ -306,12 +307,12 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         double: whether its tensors are doubles.
     """
     functions, main = map(wrapped, Writer(program).source(layer))
-    body = functions + main
-    has_lstm = "nn.SeqLSTM(" in body
+    class_names = {inner.name for inner in walk(layer)}
+    has_lstm = "nn.SeqLSTM" in class_names
     is_tied = _shares_tensors(layer)
     lines_of_tied_keys = _lines_of_tied_keys(layer, program)
-    source = _head(program, name, body, has_lstm)
-    if "numbers(" in body:
+    source = _head(program, name, class_names)
+    if "numbers(" in functions + main:
         source += _NUMBERS
     source += functions
     if has_lstm:
@@ -323,21 +324,20 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
     return source + _tail(main, double, has_lstm, is_tied, has_tied_keys=bool(lines_of_tied_keys))
 
 
-def _head(program: Program, name: str, body: str, has_lstm: bool) -> str:
+def _head(program: Program, name: str, class_names: Collection[str]) -> str:
     """Return the comment at the beginning, and the packages that the source requires besides nn and nngraph.
 
     Args:
         program: the traced program, for the sizes of its inputs.
         name: of the model.
-        body: the source of the layers.
-        has_lstm: whether it has an nn.SeqLSTM, of the package rnn.
+        class_names: the classes of its layers, `nn.Linear`.
     """
     more = ""
     requires = ""
-    if has_lstm:
+    if "nn.SeqLSTM" in class_names:  # of the package rnn
         more += ", and rnn"
         requires += "require 'rnn'\n"
-    if PACKAGE in body:
+    if any(class_name.startswith(PACKAGE) for class_name in class_names):
         more += ", and layers.lua beside it"
         requires += _REQUIRE_CLASSES
     word = "Inputs" if len(program.texts) > 1 else "Input"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from ...errors import UnsupportedError
 from .layers import LuaLayer, LuaNode, make, sequential
@@ -60,6 +60,11 @@ def _with_unused_inputs(
     """Return the steps and the outputs of a program, changed so that each input is used: nngraph refuses others.
 
     For each input that is not, the first output becomes item 1 of a table of itself and the input: the same value.
+
+    Args:
+        inputs: the input steps.
+        steps: all other steps, in order.
+        outputs: the steps whose values are returned; one at least.
     """
     users = _users_of(steps, outputs)
     first, *others = outputs
@@ -72,12 +77,12 @@ def _with_unused_inputs(
 
 
 def _group(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
-    """Replace the steps of each call of a PyTorch module by a single step, if they have one input and one output.
+    """Return steps with those of each call of a PyTorch module replaced by a single one, if these are a block.
 
     A first step that joins several values, which would be several inputs, is moved out of the module.
 
     Args:
-        steps: in order.
+        steps: in order; some are changed.
         depth: of the calls in the stacks of the steps: 0 for those of the modules in the outermost one.
         users: of the steps, and of those inside the modules; a step that replaces others is the object of their last
             one, and so has its users.
@@ -88,12 +93,11 @@ def _group(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
         if not call:  # steps of the outer module itself
             result += run
             continue
-        # A single step needs no container. Of two, the first of which joins values, a single one would be left.
-        is_block = len(run) > 1 and _is_block(run, users)
-        if not is_block and len(run) > 2 and len(run[0].inputs) > 1 and _is_block(run[1:], users):
+        is_block = _is_block(run, users)
+        if not is_block and len(run[0].inputs) > 1 and _is_block(run[1:], users):
             is_block = True
             result.append(_moved_out(run.pop(0), call, depth))
-        sources = _sources(run)  # before they are replaced inside the run
+        sources = _sources(run)  # before `_group` and `_as_one_step` change them inside
         inner = _group(run, depth + 1, users)
         if is_block:
             (source,) = sources
@@ -114,7 +118,8 @@ def _moved_out(step: LuaNode, call: str, depth: int) -> LuaNode:
 def _as_one_step(steps: list[LuaNode], source: LuaNode, call: str, depth: int) -> LuaNode:
     """Combine the steps of a module's call into one, and return it.
 
-    It is the object of the last step, changed: the steps behind it refer to that one.
+    It is the object of the last step, changed, as the steps behind it refer to that one. What the last step was is a
+    new object inside.
 
     Args:
         steps: in order.
@@ -149,10 +154,13 @@ def _sources(run: list[LuaNode]) -> list[LuaNode]:
 
 
 def _is_block(run: list[LuaNode], users: Users) -> bool:
-    """Return whether a run takes one value, and only the value of its last step is used outside of it."""
+    """Return whether a run of steps takes one value, and only the value of its last step is used outside of it.
+
+    A single step is no block: it needs no container.
+    """
     inside = {id(step) for step in run}
     used_outside = [step for step in run if not inside.issuperset(users.get(id(step), ()))]
-    return len(_sources(run)) == 1 and used_outside == run[-1:]
+    return len(run) > 1 and len(_sources(run)) == 1 and used_outside == run[-1:]
 
 
 def _assemble(
@@ -169,14 +177,9 @@ def _assemble(
     if inside_of is not None:
         for step in steps:
             step.inputs = [inside_of.get(id(source), source) for source in step.inputs]
-    chain = [*inputs, *steps]
-    ends_chain = outputs == chain[-1:]
-    if len(inputs) == 1 and ends_chain:
-        if not steps:  # the input is the output
-            return make("nn.Identity")
-        is_chain = all(step.inputs == [before] for step, before in zip(steps, chain))
-        if is_chain:
-            return sequential(*(step.layer for step in steps if step.layer is not None))
+    if len(inputs) == 1 and _is_chain([*inputs, *steps], outputs):
+        layers = [step.layer for step in steps if step.layer is not None]
+        return sequential(*layers) if layers else make("nn.Identity")
     # A graph, in which no node takes a value twice: each repetition is a node of its own among the others.
     nodes = list(inputs)
     for step in steps:
@@ -184,6 +187,12 @@ def _assemble(
         nodes.append(step)
     distinct_outputs = _without_repetition(outputs, nodes)
     return LuaLayer("nn.gModule", outputs=distinct_outputs, steps=nodes)
+
+
+def _is_chain(steps: list[LuaNode], outputs: list[LuaNode]) -> bool:
+    """Return whether each step but the first takes only the value before it, and the last one's is the only output."""
+    takes_only_before = all(step.inputs == [before] for before, step in pairwise(steps))
+    return takes_only_before and outputs == steps[-1:]
 
 
 def _without_repetition(sources: list[LuaNode], nodes: list[LuaNode]) -> list[LuaNode]:

@@ -160,21 +160,34 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    if isinstance(module, ExportedProgram):
-        check_program_inputs(module, inputs)
-        # If only the batch is open, it is read as it is; if not, it is traced again with the example.
-        if has_fixed_examples(module):
-            with open_sizes():
-                return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
-    # Programs and script modules have the graph of one mode only.
-    has_modes = not isinstance(module, (ExportedProgram, torch.jit.ScriptModule))
-    module = module.module() if isinstance(module, ExportedProgram) else copy_for_evaluation(module)
+    if not isinstance(module, ExportedProgram):
+        has_modes = not isinstance(module, torch.jit.ScriptModule)  # whose code has the graph of one mode only
+        return _trace_module(copy_for_evaluation(module), inputs, operations, freedom, has_modes)
+    check_program_inputs(module, inputs)
+    if has_fixed_examples(module):
+        with open_sizes():
+            return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
+    return _trace_module(module.module(), inputs, operations, freedom, has_modes=False)
+
+
+def _trace_module(
+    module: Any, inputs: tuple[Any, ...], operations: frozenset[str], freedom: Freedom, has_modes: bool
+) -> Program:
+    """Trace a module in evaluation mode, and note what it does in training that Lua does not.
+
+    Args:
+        module: the module, or a script module, on the CPU and in evaluation mode; in which it is left.
+        inputs: example inputs, on the CPU.
+        operations: see `trace`.
+        freedom: see `trace`.
+        has_modes: whether it may be traced in training mode, too.
+    """
     own_backwards: list[str] = []
     with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
         with reads_of_mode() as readers:
             exported = export_module(module, inputs, own_backwards, freedom)
-        evaluated: Computation | None = None  # in evaluation mode, to be compared with training
-        # The graph of training is made only if the source, apart from torch.nn's, reads the mode.
+        # If no source but torch.nn's reads the mode, the graph of training need not be made and compared.
+        evaluated: Computation | None = None
         if has_modes and readers:
             evaluated = computation_of(exported)  # of the operations that the source calls, which are rewritten now
         program = _read_functional(exported, module, operations, inputs)
@@ -223,6 +236,23 @@ def _program_of(
     keys = _add_state(program, state)
     parameters = _add_module(program, exported, module, keys)
     _add_inputs(program, exported, keys, parameters)
+    _add_calls(program, exported, operations)
+    # After the calls, whose decompositions may add conditions.
+    program.sizes.conditions += sizes_of(exported, inputs, is_ours).conditions
+    program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
+    used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
+    program.notes += notes_on_gradients(program.modules, used_parameters)
+    return program
+
+
+def _add_calls(program: Program, exported: ExportedProgram, operations: frozenset[str]) -> None:
+    """Add the calls of a graph to a program that has its inputs; then what they return, and what they change.
+
+    Args:
+        program: receives the calls, the outputs and their names, the texts of changes, and further constants.
+        exported: the program.
+        operations: those that are not decomposed.
+    """
     computed = {*program.stored, *program.inputs}
     results = _GraphReader(program, operations, exported.graph_module, computed).read()
     for result, spec in zip(results, exported.graph_signature.output_specs):
@@ -230,15 +260,9 @@ def _program_of(
             program.outputs.append(result)
         elif spec.kind in _CHANGES:
             program.changed.append(f"forward {_CHANGES[spec.kind]} {spec.target}, which stays as it is in Lua")
-    # Decompositions may add conditions: they are read last.
-    program.sizes.conditions += sizes_of(exported, inputs, is_ours).conditions
     names = exported.call_spec.out_spec.context  # the keys, where the output is a dict
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         program.output_names = list(names)
-    program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
-    used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
-    program.notes += notes_on_gradients(program.modules, used_parameters)
-    return program
 
 
 def _add_module(
@@ -343,6 +367,7 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
         if not isinstance(value, torch.Tensor):
             program.constants[node.name] = value
             continue
+        # By its name, if it is another object here than in the state dict.
         key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
         # Layers hold floats: whole numbers and masks of the state dict are constants of the graph.
         if key in program.state and value.is_floating_point():
@@ -408,24 +433,25 @@ class _GraphReader:
     outer: TracedCall | None = None
 
     def read(self) -> list[Any]:
-        """Read all calls; return the graph's outputs: values of calls as `CallRef`s, and numbers."""
+        """Read all calls; return the graph's outputs, flat: values of calls as `CallRef`s, and numbers."""
+        outputs: list[Any] = []
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
                 value = getattr(self.module, node.target)
-                if not isinstance(value, nn.Module):
+                if not isinstance(value, nn.Module):  # else a graph that a call takes, such as a branch
                     self.program.constants[self.prefix + node.name] = value
-            elif node.op == "output":
-                return [self._argument(item) for item in tree_leaves(node.args[0])]
             elif node.op == "call_function":
                 self._read_call(node)
-        return []
+            elif node.op == "output":  # the last one
+                outputs = [self._argument(item) for item in tree_leaves(node.args[0])]
+        return outputs
 
     def _read_call(self, node: Any) -> None:
         """Add a call to the program, or the calls that PyTorch decomposes it to."""
         if node.target is operator.getitem:
             source, number = node.args
             results = self.values.get(source.name)
-            if isinstance(results, list):  # of an operation that was decomposed
+            if isinstance(results, list):  # of an operation that was decomposed: no call is left
                 self.values[node.name] = results[number]
                 return
         call = self._call_of(node)
@@ -436,6 +462,18 @@ class _GraphReader:
             self.program.calls.append(call)
             return
         graph_module, inputs = decomposition
+        results = self._read_decomposition(call, graph_module, inputs)
+        has_several = isinstance(node.meta.get("val"), (list, tuple))
+        self.values[node.name] = results if has_several else results[0]
+
+    def _read_decomposition(self, call: TracedCall, graph_module: Any, inputs: list[Any]) -> list[Any]:
+        """Add the calls that a call is decomposed to; return their results, see `read`.
+
+        Args:
+            call: the call, which is not added.
+            graph_module: the graph of its decomposition.
+            inputs: the nodes of this graph that are the inputs of that one, in the order of its placeholders.
+        """
         names = [inner.name for inner in graph_module.graph.nodes if inner.op == "placeholder"]
         reader = _GraphReader(
             self.program,
@@ -446,9 +484,7 @@ class _GraphReader:
             values={name: self._argument(value) for name, value in zip(names, inputs)},
             outer=call,
         )
-        results = reader.read()
-        has_several = isinstance(node.meta.get("val"), (list, tuple))
-        self.values[node.name] = results if has_several else results[0]
+        return reader.read()
 
     def _is_to_be_decomposed(self, call: TracedCall) -> bool:
         """Return whether a call is one of tensors that no operation of the table builds.
@@ -465,14 +501,7 @@ class _GraphReader:
         """
         value = node.meta.get("val")
         target = operation_of(node)
-        schema = getattr(target, "_schema", None)
-        if schema is None:  # a function of Python, whose arguments by position are named by numbers
-            op = f"operator.{getattr(target, '__name__', target)}"
-            args = {str(number): argument for number, argument in enumerate(node.args)} | node.kwargs
-        else:
-            op = str(target)
-            stated = dict(zip([argument.name for argument in schema.arguments], node.args)) | node.kwargs
-            args = {argument.name: stated.get(argument.name, argument.default_value) for argument in schema.arguments}
+        op, args = _name_and_args(node, target)
         call = TracedCall(self.prefix + node.name, op, target, self._argument(args), _shape(value, self.program.sizes))
         if self.outer is None:
             modules = node.meta.get("nn_module_stack") or {}
@@ -492,7 +521,10 @@ class _GraphReader:
         return tree_map(self._item, value)
 
     def _item(self, item: Any) -> Any:
-        """Return a node as its number, if PyTorch knows it, else as the call whose value it is; others unchanged."""
+        """Return an argument that is a node as the number that it is, or as the call whose value it is; others as is.
+
+        A node that is no call of the program, see `values`, is what it stands for.
+        """
         if not isinstance(item, torch.fx.Node):
             return item
         value = item.meta.get("val")
@@ -501,6 +533,23 @@ class _GraphReader:
         if isinstance(value, (int, float, bool)):
             return value
         return self.values.get(item.name, CallRef(self.prefix + item.name))
+
+
+def _name_and_args(node: Any, target: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name of the operation that a node calls, and its arguments, as `TracedCall` has them.
+
+    Args:
+        node: the node, whose arguments are nodes and other values.
+        target: the operation.
+    """
+    schema = getattr(target, "_schema", None)
+    if schema is None:  # a function of Python, whose arguments by position are named by numbers
+        args = {str(number): argument for number, argument in enumerate(node.args)}
+        return f"operator.{getattr(target, '__name__', target)}", args | node.kwargs
+    names_by_position = [argument.name for argument in schema.arguments]
+    stated = dict(zip(names_by_position, node.args)) | node.kwargs
+    args = {argument.name: stated.get(argument.name, argument.default_value) for argument in schema.arguments}
+    return str(target), args
 
 
 def _source_line(stack_trace: str) -> str:

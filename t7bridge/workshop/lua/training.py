@@ -71,11 +71,11 @@ def _is_on_tensors(node: Any) -> bool:
 
 
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
-    """Return where outputs come from: module, operation, and which call of it in the module; and last their form.
+    """Return where the outputs come from, each as module, operation, and which call of it in the module.
 
-    The form is what contains them, as text: one value, a tuple, a dict. An output that is a number is itself.
+    An output that is a number is itself. Last is the form of the outputs as text: one value, a tuple, a dict.
     """
-    counts: dict[Any, int] = {}
+    counts: dict[Any, int] = {}  # of the calls so far of an operation in a module
     origins: dict[Any, Any] = {}  # by the node
     for node in exported.graph.nodes:
         name = node.name
@@ -164,18 +164,11 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
         inputs: the example inputs.
         evaluated: what it computes in that mode.
     """
-    module.train()
-    ignored: list[str] = []  # classes with a backward of their own, of which the export in evaluation has told
     try:
-        with open_sizes():
-            exported = export_open(module, inputs, ignored, Freedom.ALL)
-            if exported is None:
-                exported = export_plainly(module, inputs, dynamic_shapes=None, own_backwards=ignored)
-    except Exception as error:
+        exported = _export_in_training(module, inputs)
+    except Exception as error:  # the user's code may raise any
         text = "the graph of training cannot be traced; that of evaluation is written"
         return [("", type(module).__name__, f"{text} ({untraceable(error).found[:200]})")]
-    finally:
-        module.eval()
     trained = computation_of(exported)
     notes = []
     for kind, paths in _differing_paths(module, evaluated.operations, trained.operations).items():
@@ -189,6 +182,25 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
         text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
         notes.append(("", kind, text))
     return notes
+
+
+def _export_in_training(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """Return the program of a module in training mode; raise what its code raises in it.
+
+    Args:
+        module: in evaluation mode, in which it is left.
+        inputs: the example inputs.
+    """
+    ignored: list[str] = []  # classes with a backward of their own, of which the export in evaluation has told
+    module.train()
+    try:
+        with open_sizes():
+            exported = export_open(module, inputs, ignored, Freedom.ALL)
+            if exported is None:
+                exported = export_plainly(module, inputs, dynamic_shapes=None, own_backwards=ignored)
+            return exported
+    finally:
+        module.eval()
 
 
 def _differing_paths(

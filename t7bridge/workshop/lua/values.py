@@ -128,7 +128,7 @@ class Missing:
 def number_of(value: Any) -> float | None:
     """Return the number that a value has everywhere; `None` if it is not known, or the value has several elements.
 
-    The number of an extent is that of the example.
+    An extent is fixed as in the example.
     """
     if isinstance(value, (int, float, Extent)):
         return float(value)
@@ -138,7 +138,7 @@ def number_of(value: Any) -> float | None:
 
 
 def as_number(value: Any) -> Any:
-    """Return the number of an extent, which is then that of the example; others unchanged."""
+    """Return an extent as a number, fixed as in the example; others unchanged."""
     return int(value) if isinstance(value, Extent) else value
 
 
@@ -175,7 +175,8 @@ def broadcast(*shapes: Shape) -> Shape:
     """Return the shape to which shapes broadcast.
 
     Raises:
-        CannotError: they do not match in the example. If open extents do, the model needs that they always do.
+        CannotError: they do not match in the example.
+        ChangedError: open extents match in it, and it was not known that they always do; the model needs that now.
     """
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
@@ -184,5 +185,5 @@ def broadcast(*shapes: Shape) -> Shape:
         longer = {extent for extent in extents if extent != 1}
         if len(longer) > 1 and not decide_equal(*longer):
             raise CannotError(f"the extents {' and '.join(map(str, sorted(longer, key=str)))} do not match")
-        result.append(longer.pop() if longer else 1)
+        result.append(longer.pop() if longer else 1)  # any of them, as they are equal
     return tuple(result)

@@ -22,16 +22,17 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
 
     Args:
         before: the shape of the value: numbers, and `Extent`s that depend on the inputs.
-        after: the shape that it gets, with as many elements.
+        after: the shape that it gets, another one with as many elements.
     """
-    axis = _axis_of_one(after, before)
+    axis = _axis_of_one(longer=after, shorter=before)
     if axis is not None:
         return make("nn.Unsqueeze", axis + 1)
-    axis = _axis_of_one(before, after)
+    axis = _axis_of_one(longer=before, shorter=after)
     if axis is not None:
         return make("nn.Squeeze", axis + 1)
     added = len(after) - len(before)
-    if before and not is_static(after) and after == (*(1,) * added, *before):
+    if after == (*(1,) * added, *before) and not is_static(after):
+        # Two or more dimensions in front. A single nn.View does that to a static shape; nn.Unsqueeze infers no extent.
         return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
     rank = _rank_of_examples(before, after)
     if rank is not None and _count_open(after[1:]) < 2:
@@ -39,12 +40,22 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
         return _view_of_examples(after[1:], rank)
     if _count_open(after) < 2:
         return make("nn.View", *(_as_view_sizes(after) or (1,)))  # Lua has no tensor without dimensions
+    return _view_in_bottle(before, after)
+
+
+def _view_in_bottle(before: Shape, after: Shape) -> LuaLayer | None:
+    """Return a view of what is behind the dimensions that shapes have in common, of which any may be open.
+
+    `None` if they have fewer than two in common, or the view would have to infer several extents. An nn.Bottle merges
+    those into one, which is a batch for the view.
+    """
     first = _first_difference(before, after)
-    if first > 1 and _count_open(after[first:]) < 2:
-        # nn.Bottle merges the dimensions before the first difference into one, which is a batch for the view.
-        view = _view_of_examples(after[first:], len(before) - first)
-        return LuaLayer("nn.Bottle", (len(before) - first + 1, len(after) - first + 1), children=[view])
-    return None
+    if first < 2 or _count_open(after[first:]) > 1:
+        return None
+    view = _view_of_examples(after[first:], rank=len(before) - first)
+    rank_before = len(before) - first + 1  # with the merged dimension
+    rank_after = len(after) - first + 1
+    return LuaLayer("nn.Bottle", (rank_before, rank_after), children=[view])
 
 
 def _axis_of_one(longer: Shape, shorter: Shape) -> int | None:
@@ -58,10 +69,10 @@ def _axis_of_one(longer: Shape, shorter: Shape) -> int | None:
 
 
 def _rank_of_examples(before: Shape, after: Shape) -> int | None:
-    """Return how many dimensions an example has before a view, if the view's first extent is an open batch of examples.
+    """Return how many dimensions an example has before a view whose first extent is the batch of the examples.
 
-    It is the number of dimensions of `before` behind those whose product is the first extent of `after`. `None` if that
-    does not depend on the inputs, or is no such product.
+    That is the number of the dimensions of `before` behind those, one or several, whose product is the first extent of
+    `after`. `None` if the first extent is static, is no such product, or is the only one.
     """
     if len(after) > 1 and isinstance(after[0], Extent):
         for count in range(1, len(before)):
@@ -107,7 +118,7 @@ def is_repeated(step: LuaNode) -> bool:
         for layer in reversed(layers):
             if layer.name not in _KEEP_STRIDES:
                 return layer.name == "nn.Replicate"
-        step = step.inputs[0]
+        step = step.inputs[0]  # the only one of such layers
     return False
 
 

@@ -91,22 +91,16 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
 
     Args:
         kind: of the operation: `add`.
-        arguments: the bounds of its operands, and of the factor `alpha` of a term of a sum, if it is not 1.
+        arguments: the bounds of its operands, in the order of `OPERANDS_OF` or `OPERANDS`; last, that of the factor
+            `alpha` of a term of a sum, if it is not 1.
         count: the number of elements that are added or multiplied; infinite if any.
     """
     if not arguments:  # nothing is known of the value
         return -inf, inf
-    if kind in _WITH_ALPHA and len(arguments) == 3:
-        first, second, alpha = arguments
-        # `rsub` is second - alpha * first.
-        arguments = (_product(first, alpha), second) if kind == "rsub" else (first, _product(second, alpha))
     if kind in MATRIX_PRODUCTS:
-        # Behind the two factors what is added, and the numbers by which that and the product are multiplied.
-        first, second, *others = arguments
-        total = _corners(_times, _product(first, second), (1, count))
-        nothing_added: list[Bounds] = [(0, 0), (1, 1), (1, 1)]
-        added, beta, alpha = others + nothing_added[len(others) :]
-        return _sum(_product(total, alpha), _product(added, beta))
+        return _bounds_of_matrix_product(arguments, count)
+    if kind in _WITH_ALPHA and len(arguments) == 3:
+        arguments = _terms(kind, *arguments)
     rule = _RULES.get(kind)
     # An operation may have more arguments than its rule knows: then the widest bounds count, below.
     if rule is not None and len(arguments) == rule.__code__.co_argcount:
@@ -120,6 +114,27 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
             return -inf, inf
         return -1, 1
     return widest
+
+
+def _terms(kind: str, first: Bounds, second: Bounds, alpha: Bounds) -> tuple[Bounds, Bounds]:
+    """Return the bounds of the terms of a sum or difference, one of which is multiplied by `alpha`."""
+    if kind == "rsub":  # second - alpha * first
+        return _product(first, alpha), second
+    return first, _product(second, alpha)
+
+
+def _bounds_of_matrix_product(arguments: Sequence[Bounds], count: float) -> Bounds:
+    """Return the bounds of `alpha * (first @ second) + beta * added`, by those of its operands.
+
+    Args:
+        arguments: the bounds of first, second, added, beta and alpha, of which the last three may be missing.
+        count: the number of products that an element of the result is the sum of.
+    """
+    nothing_added: list[Bounds] = [(0, 0), (1, 1), (1, 1)]
+    first, second, *others = arguments
+    added, beta, alpha = others + nothing_added[len(others) :]
+    total = _corners(_times, _product(first, second), (1, count))
+    return _sum(_product(total, alpha), _product(added, beta))
 
 
 def _times(number: float, count: float) -> float:

@@ -52,7 +52,7 @@ def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None
 
     Args:
         values: of any kind.
-        shape: considers only values with the first extent of this shape, those of all of it before others.
+        shape: if given, only values with its first extent, the batch, count, and those that have all of it come first.
     """
     wires = [value for value in values if isinstance(value, Wire)]
     if shape is not None:
@@ -91,8 +91,9 @@ class Emitter:
         """Apply a layer to values: add a step to the graph, and return its value.
 
         Args:
-            layer: the layer; its arguments are changed to numbers where they are extents.
-            values: wires, constants or tensors of the state dict, in the order of Lua's table.
+            layer: the layer, for this step alone: extents among its arguments, and those of the layers inside it, are
+                replaced by numbers, in place.
+            values: wires, constants or tensors of the state dict, in the order of Lua's table; one at least.
             shape: of the result; by default that of the first value.
 
         Raises:
@@ -106,9 +107,8 @@ class Emitter:
         for inner in walk(layer):
             inner.args = tree_map(as_number, inner.args)
             inner.calls = tree_map(as_number, inner.calls)
-        # The layers that need contiguous memory take one value; `on_contiguous` leaves others as they are.
-        first, *_ = wires
-        if is_repeated(first.step):
+        # Of one value alone: no layer of a table of values needs them to be contiguous.
+        if len(wires) == 1 and is_repeated(wires[0].step):
             layer = on_contiguous(layer)
         step = LuaNode(layer, [wire.step for wire in wires], shape)
         self.steps.append(step)
@@ -118,7 +118,7 @@ class Emitter:
         """Return a value as a wire; constants and tensors of the state dict become nodes that ignore their input.
 
         Args:
-            value: a wire, a constant or a tensor of the state dict.
+            value: a wire, a constant, a tensor of the state dict or a `Scaled`.
             like: the input of such a node, with the batch in its first dimension if the result has it too; by default
                 an input of the program.
 
@@ -156,51 +156,64 @@ class Emitter:
     def _node_of_stored(self, value: Any, source: Wire) -> Any:
         """Return a constant or a tensor of the state dict as a node of the graph, broadcast to its shape.
 
-        It is an nn.Constant, which ignores its input. It repeats itself for each example of the batch if it is told how
-        many dimensions an example of the input has.
-
         Args:
-            value: the constant or tensor.
+            value: the constant or tensor, not transposed.
             source: the input of the node, whose first dimension is the batch if that of the value is open.
         """
         shape = value.shape
         own_size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
         own_size = (1,) * (len(shape) - len(own_size)) + own_size  # before it is broadcast, with all dimensions
-        batch: Shape = ()  # the open first extent, or nothing
-        rank_of_examples = None  # that of an example of the source; `None` repeats for no batch
-        if shape and isinstance(shape[0], Extent):
-            if shape[:1] != source.shape[:1] or own_size[0] != 1:
-                # The value has a batch of its own: with the condition that it is that of the example, the program is
-                # built again, and the extent is a number then.
-                make_static(shape[0])
-            batch = shape[:1]
-            rank_of_examples = len(source.shape) - 1
-        own_size = own_size[len(batch) :] or (1,)  # Lua has no tensor without dimensions
-        # Extents behind the batch that depend on the inputs are repeated last, by those of the source.
-        static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape[len(batch) :]) or (1,)
+        has_open_batch = bool(shape) and isinstance(shape[0], Extent)
+        if not has_open_batch:
+            return self._constant_node(value, source, own_size, batch=())
+        if shape[:1] != source.shape[:1] or own_size[0] != 1:
+            # Not the source's batch, or not equal for all its examples: no nn.Constant can leave it open. This raises
+            # `ChangedError`, and it is a number when the program is built again.
+            make_static(shape[0])
+        return self._constant_node(value, source, own_size[1:], batch=shape[:1])
+
+    def _constant_node(self, value: Any, source: Wire, own_size: Shape, batch: Shape) -> Any:
+        """Return a value as an nn.Constant, which ignores its input, and behind it the layers that broadcast it.
+
+        Args:
+            value: see `_node_of_stored`.
+            source: the input of the node.
+            own_size: the shape of the constant or tensor itself, with all dimensions of the value but the batch.
+            batch: the open extent of the batch, in front of the others; or nothing.
+        """
+        shape_of_example = value.shape[len(batch) :]
+        own_size = own_size or (1,)  # Lua has no tensor without dimensions
+        # Open extents are 1 at first, and repeated last, as often as those of the source.
+        static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape_of_example) or (1,)
         elements, weights = self._elements_of_node(value, own_size, static_size)
-        layer = make("nn.Constant", elements, rank_of_examples, **weights)
-        wire = self.emit(layer, source, shape=batch + elements.shape)
-        if isinstance(value, Stored) and value.learned:
+        # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
+        rank_of_examples = len(source.shape) - 1 if batch else None
+        constant = make("nn.Constant", elements, rank_of_examples, **weights)
+        wire = self.emit(constant, source, shape=batch + elements.shape)
+        if is_parameter(value):
             # nn.CMul repeats its weight along dimensions of extent 1, the batch among them.
             size = (1,) * len(batch) + own_size
             wire = wire >> make("nn.CMul", *size, weight=value.ref.resized(size))
         wire = self.expand(wire, batch + static_size)
-        if not is_static(shape[len(batch) :]):
-            return self.expand(wire, shape, like=source)
-        return self.reshape(wire, shape)
+        if not is_static(shape_of_example):
+            return self.expand(wire, value.shape, like=source)
+        return self.reshape(wire, value.shape)
 
     def _elements_of_node(self, value: Any, own_size: Shape, static_size: Shape) -> tuple[Any, dict[str, WeightRef]]:
-        """Return the elements of the nn.Constant of a value as an array, and its field if that is of the state dict.
+        """Return the array that an nn.Constant has for a value, and its field if that is of the state dict.
 
         Args:
-            value: see `_node_of_stored`.
-            own_size: of the constant or tensor itself, with all dimensions of the value but the batch.
-            static_size: what it is broadcast to, apart from extents that depend on the inputs.
+            value: the constant or tensor, without the batch.
+            own_size: a shape of its own elements.
+            static_size: the shape to which these are broadcast, as far as it is static.
+
+        Returns:
+            Of a constant, its elements, broadcast. Of a parameter, ones, as an nn.Constant learns nothing: it is the
+            weight of an nn.CMul behind it. Of a buffer, zeros in its own shape, which the field replaces.
         """
         if isinstance(value, Const):
             return self._constant_array(value, own_size, static_size), {}
-        if value.learned:  # nn.Constant learns nothing: the parameter is the weight of an nn.CMul of ones
+        if value.learned:
             return np.ones(static_size, "f4"), {}
         return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
 
@@ -209,11 +222,12 @@ class Emitter:
 
         Args:
             value: the constant.
-            own_size: the shape of its tensor, with dimensions of extent 1 in front where the other has more.
+            own_size: a shape of its own elements, of as many dimensions as the other.
             broadcast_size: the shape to which it is broadcast.
         """
         array = value.array().reshape(own_size)
         size = broadcast_size if prod(broadcast_size) <= MOST_REPEATED else own_size
+        # In a model of doubles, whole numbers become doubles, too, which hold more of them exactly than floats.
         is_wide = array.dtype == "f8" or (array.dtype == "i8" and self.program.is_double)
         return np.ascontiguousarray(np.broadcast_to(array, size)).astype("f8" if is_wide else "f4")
 
@@ -232,9 +246,9 @@ class Emitter:
     # Arithmetic
 
     def combine(self, name: str, first: Any, second: Any, *args: Any) -> Any:
-        """Apply a layer that takes a table of two, after broadcasting; parameters become nn.CMul and nn.CAdd.
+        """Apply a layer that takes a table of two values to them, broadcast, which Lua's layers do not do themselves.
 
-        Lua's layers do not broadcast, and need tensors of one dimension at least.
+        A product, sum or difference of a wire and a parameter is an nn.CMul or nn.CAdd, which hold the parameter.
 
         Args:
             name: of its class.
@@ -243,14 +257,15 @@ class Emitter:
             args: of its constructor.
         """
         first, second = (self.wire(value) if isinstance(value, Scaled) else value for value in (first, second))
-        if isinstance(first, Wire) and isinstance(second, Wire):
-            if name == "nn.CMulTable" and first.step is second.step:  # x * x, for which Lua has a layer
-                return first >> make("nn.Square")
-        elif name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):
+        are_wires = isinstance(first, Wire) and isinstance(second, Wire)
+        if are_wires and name == "nn.CMulTable" and first.step is second.step:  # x * x, for which Lua has a layer
+            return first >> make("nn.Square")
+        if name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):
             wire = self._combine_with_parameter(name, first, second)
             if wire is not None:
                 return wire
-        shape = broadcast(first.shape or (1,), second.shape or (1,))
+        shape = broadcast(first.shape or (1,), second.shape or (1,))  # Lua has no tensor without dimensions
+        # Where only one of the two has the batch, the other takes it from that.
         like = first_wire((first, second), shape)
         operands = [self.broadcast_to(value, shape, like=like) for value in (first, second)]
         return self.emit(make(name, *args), *operands)
@@ -258,23 +273,25 @@ class Emitter:
     def _combine_with_parameter(self, name: str, first: Any, second: Any) -> Any:
         """Apply a layer that holds one of two values as its weight; return `None` if none can.
 
-        One value has to be a wire and the other one a parameter whose elements are in order.
+        One value has to be a wire and the other one a parameter.
 
         Args:
             name: of the layer of two values that it replaces: nn.CAddTable, nn.CMulTable or nn.CSubTable.
             first: a wire, a constant or a tensor of the state dict.
             second: likewise.
         """
-        # A transposed weight would not be contiguous in the layer.
-        if isinstance(first, Wire) and is_parameter(second) and not second.ref.transposed:
-            if name == "nn.CSubTable":  # nn.CAdd only adds: first - second is -(-first + second)
-                return -self._with_parameter("nn.CAddTable", -first, second)
-            return self._with_parameter(name, first, second)
-        if isinstance(second, Wire) and is_parameter(first):
+        if is_parameter(first) and isinstance(second, Wire):
+            # Once more with the wire first: p * x is x * p, p + x is x + p, and p - x is -x + p.
             if name == "nn.CSubTable":
                 return self.combine("nn.CAddTable", -second, first)
             return self.combine(name, second, first)
-        return None
+        if not isinstance(first, Wire) or not is_parameter(second):
+            return None
+        if second.ref.transposed:  # its elements are not in order, as the weight of a layer has to have them
+            return None
+        if name == "nn.CSubTable":  # nn.CAdd only adds: x - p is -(-x + p)
+            return -self._with_parameter("nn.CAddTable", -first, second)
+        return self._with_parameter(name, first, second)
 
     def _with_parameter(self, name: str, value: Wire, param: Stored) -> Wire:
         """Apply nn.CMul or nn.CAdd, which hold a parameter, instead of the layer of two values with a name."""
@@ -285,54 +302,59 @@ class Emitter:
         return self.emit(make(layer, *size, **weights), self.expand(value, shape))
 
     def broadcast_to(self, value: Any, shape: Shape, like: Wire | None) -> Any:
-        """Return a value broadcast to a shape, as a wire.
-
-        Args:
-            value: a wire, a constant or a tensor of the state dict.
-            shape: of the result.
-            like: a value with the batch of the result in its first dimension; `None` if there is none.
-        """
-        if isinstance(value, Wire):
-            return self.expand(value, shape, like=like)
-        return self.wire(self.expand(value, shape), like=like)
+        """Return a value broadcast to a shape, as a wire; the arguments are those of `expand`."""
+        return self.wire(self.expand(value, shape, like=like), like=like)
 
     # Shapes
 
     def reshape(self, value: Any, shape: Any) -> Any:
-        """Reshape a value to another shape with equally many elements, at build time if its elements are known."""
+        """Reshape a value, at build time if its elements are known.
+
+        Args:
+            value: a wire, a constant or a tensor of the state dict.
+            shape: of the result, with equally many elements. Where no layer can leave its open extents open, they are
+                fixed as in the example.
+        """
         shape = tuple(shape)
         if value.shape == shape:
             return value
-        # What is best first: no layer; one nn.View, which infers a single open extent; a view between transpositions;
-        # and last, a view for the sizes of the example.
         reshaped = _reshape_stored(value, shape)
         if reshaped is not None:
             return reshaped
         wire = self.wire(value)
         # A view of a view is one of its source; but a view may need an extent that the one before it has inferred.
         for source in (self.before_view(wire), wire):
-            if source.shape == shape:
-                return source
-            if {source.shape, shape} == {(), (1,)}:  # the same in Lua, which has no tensor without dimensions
-                return Wire(self, source.step, shape)
-            layer = view_layer(source.shape, shape)
-            if layer is not None:
-                return self.emit(layer, source, shape=shape)
+            reshaped = self._reshape_by_one_layer(source, shape)
+            if reshaped is not None:
+                return reshaped
         is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
         if is_split and not is_static(shape[2:]):
             return self._split_first(wire, shape)
         is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
         if is_merge and not is_static(shape[1:]):
             return self._merge_first_two(wire, shape)
-        # nn.View infers the first extent: the others are then those of the example.
+        # nn.View infers the first extent, which may stay open.
         make_static(*shape[1:])
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
-    def _split_first(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value with its first dimension split into the first two of a shape, where others are open, too.
+    def _reshape_by_one_layer(self, wire: Wire, shape: Shape) -> Wire | None:
+        """Return a wire in a shape, by a layer at most; `None` if none can leave open what is open of the shape."""
+        if wire.shape == shape:
+            return wire
+        if {wire.shape, shape} == {(), (1,)}:  # the same in Lua, which has no tensor without dimensions
+            return Wire(self, wire.step, shape)
+        layer = view_layer(wire.shape, shape)
+        return None if layer is None else self.emit(layer, wire, shape=shape)
 
-        A view infers one extent behind those that it keeps (see `view_layer`): the dimension is moved behind the others
-        for it, and the two are moved back.
+    def _split_first(self, wire: Wire, shape: Shape) -> Any:
+        """Return a value with its first dimension split into the first two of a shape; the others are equal.
+
+        Where some of the others are open, no view can: it infers extents only behind those that it keeps, see
+        `view_layer`. The dimension is moved behind the others, split there, and the two are moved back.
+
+        Args:
+            wire: the value, of one dimension less than the result.
+            shape: of the result.
         """
         rank = len(shape)
         moved = self.permute(wire, (*range(1, rank - 1), 0))
@@ -340,10 +362,13 @@ class Emitter:
         return self.permute(split, (rank - 2, rank - 1, *range(rank - 2)))
 
     def _merge_first_two(self, wire: Wire, shape: Shape) -> Any:
-        """Return a value with its first two dimensions merged into the first of a shape, where others are open, too.
+        """Return a value with its first two dimensions merged into the first of a shape; the others are equal.
 
-        A view infers one extent behind those that it keeps (see `view_layer`): the two are moved behind the others for
-        it, and the merged one is moved back.
+        As `_split_first`: the two are moved behind the others, merged there, and the merged one is moved back.
+
+        Args:
+            wire: the value, of one dimension more than the result.
+            shape: of the result.
         """
         rank = len(shape)
         moved = self.permute(wire, (*range(2, rank + 1), 0, 1))
@@ -370,43 +395,45 @@ class Emitter:
             return value
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
-        # Dimensions of extent 1 may move without any element doing so: another shape of the same elements will do then.
-        # Tensors of the state dict that are broadcast or transposed cannot be reshaped, and `_transposed_matrix`
-        # refuses them, too, if only such dimensions move.
         longer = [axis for axis in order if value.shape[axis] != 1]
-        if longer == sorted(longer) and (not isinstance(value, Stored) or value.is_contiguous):
+        # Where only dimensions of extent 1 move, no element does: it is the same as another shape. Tensors of the state
+        # dict that are broadcast or transposed cannot be reshaped.
+        moves_elements = longer != sorted(longer)
+        if not moves_elements and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
-        if isinstance(value, Stored) and len(longer) == 2 and all(extent == 1 for extent in shape[:-2]):
+        is_matrix = len(longer) == 2 and all(extent == 1 for extent in shape[:-2])
+        if moves_elements and is_matrix and isinstance(value, Stored):
             transposed = self._transposed_matrix(value, shape)
             if transposed is not None:
                 return transposed
         return self._transpose(value, order)
 
     def _transposed_matrix(self, value: Stored, shape: Shape) -> Stored | None:
-        """Return a matrix of the state dict with rows and columns exchanged, as layers hold it; `None` if they cannot.
+        """Return a matrix of the state dict with rows and columns exchanged; `None` if no `WeightRef` can say that.
 
-        They can exchange a transposed one back, or all of a tensor in its shape of the state dict, no part of one.
+        One can say that all of a tensor is transposed, or no longer is, but not that a part of one is.
 
         Args:
-            value: the matrix.
-            shape: of the result, with dimensions of extent 1 before the two.
+            value: the matrix, with two extents other than 1.
+            shape: of the result: those two, exchanged, behind extents of 1.
         """
         ref = value.ref
-        matrix = shape[-2:]
-        is_exchanged = ref.transposed and ref.size == value.shape
-        if is_exchanged:  # once more, it is as it is in the state dict
-            return Stored(WeightRef(ref.key, ref.start, matrix), shape, value.learned)
-        is_all_of_tensor = value.is_contiguous and tuple(self.program.state[ref.key].shape) == matrix[::-1]
-        if is_all_of_tensor:
-            return Stored(WeightRef(ref.key, start=0, size=matrix, transposed=True), shape, value.learned)
+        rows_and_columns = shape[-2:]
+        is_transposed = ref.transposed and ref.size == value.shape  # and not broadcast
+        if is_transposed:  # the result is as the tensor is in the state dict
+            return Stored(WeightRef(ref.key, ref.start, rows_and_columns), shape, value.learned)
+        is_whole_tensor = value.is_contiguous and tuple(self.program.state[ref.key].shape) == rows_and_columns[::-1]
+        if is_whole_tensor:
+            size = rows_and_columns  # of a transposed tensor, it is that after the exchange
+            return Stored(WeightRef(ref.key, start=0, size=size, transposed=True), shape, value.learned)
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
         """Permute dimensions by an nn.Transpose, which exchanges two at a time.
 
         Args:
-            value: the value.
-            order: for each dimension of the result, which one of the value it is, 0-based.
+            value: a wire, a constant or a tensor of the state dict.
+            order: for each dimension of the result, which one of the value it is, 0-based and not negative.
         """
         swaps = []
         current = list(range(len(order)))  # the dimension of the value at each position, after the swaps so far
@@ -423,25 +450,35 @@ class Emitter:
         """Repeat a value along dimensions of extent 1, and along new dimensions in front.
 
         Args:
-            value: a wire, a constant or a tensor of the state dict.
-            shape: of the result.
-            like: a value with the batch of the result in its first dimension, if the value does not have it; by default
+            value: a wire, a constant or a tensor of the state dict; what is no wire stays none, and is repeated when it
+                becomes one, see `wire`.
+            shape: of the result. Open extents that are in neither value are fixed as in the example.
+            like: a value with the batch of the result in its first dimension, if `value` does not have it; by default
                 an input of the program.
+
+        Raises:
+            CannotError: `value` has another extent than the shape, and not 1.
         """
         shape = tuple(shape)
         if value.shape == shape:
             return value
-        # What is no wire yet keeps its elements, and is repeated when it becomes one: see `wire`.
+        if isinstance(value, Wire):
+            wire = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+            return self._expand_wire(wire, shape, like)
+        for own_extent, extent in zip(reversed(value.shape), reversed(shape)):
+            if own_extent != 1:
+                _require_equal(own_extent, extent)
         if isinstance(value, Const):
             return Const(value.value, shape)
-        if isinstance(value, Stored):
-            return Stored(value.ref, shape, value.learned)
-        value = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+        return Stored(value.ref, shape, value.learned)
+
+    def _expand_wire(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
+        """Repeat a wire, of one dimension at least; the arguments are those of `expand`."""
         lacks_batch = len(value.shape) < len(shape) or value.shape[:1] == (1,)
         # With further open extents the product of `_repeat_for_examples` would have an open number of columns.
         if lacks_batch and shape and isinstance(shape[0], Extent) and is_static(shape[1:]):
             return self._repeat_for_examples(value, shape, like)
-        # Open extents are taken from another value first: nn.Replicate repeats as often as in the example.
+        # First as often as another value has elements; nn.Replicate, after it, repeats as often as in the example.
         value = self._expand_as(value, shape, like or self._any_input())
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
@@ -451,29 +488,36 @@ class Emitter:
         return value
 
     def _repeat_along(self, value: Wire, axis: int, extent: Any) -> Wire:
-        """Repeat a value of extent 1 along a dimension; one that has the extent is returned unchanged.
+        """Repeat a value of extent 1 along a dimension, 0-based; one that has the extent is returned unchanged.
 
         Raises:
             CannotError: it has another extent.
         """
-        if value.shape[axis] == extent:
+        own_extent = value.shape[axis]
+        if own_extent == extent:
             return value
-        if value.shape[axis] != 1:
-            if not decide_equal(value.shape[axis], extent):
-                raise CannotError(f"the extents {value.shape[axis]} and {extent} do not match")
+        if own_extent != 1:
+            _require_equal(own_extent, extent)
             return value
-        layers = [make("nn.Select", axis + 1, 1), make("nn.Replicate", extent, axis + 1)]
-        if len(value.shape) == 1:  # the element of a vector is not a tensor in Lua
+        if len(value.shape) == 1:
+            # The element of a vector is a number in Lua, which nn.Replicate does not take: the vector becomes the rows
+            # of a matrix, whose first column is the result.
             layers = [make("nn.Replicate", extent, 1), make("nn.Select", 2, 1)]
+        else:
+            layers = [make("nn.Select", axis + 1, 1), make("nn.Replicate", extent, axis + 1)]
         return self.emit(sequential(*layers), value, shape=replace_axis(value.shape, axis, extent))
 
     def _expand_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
         """Repeat a value along those dimensions in which a shape has the same open extent as another value.
 
         Args:
-            value: the value.
-            shape: the shape; the other dimensions of the result keep the extents of the value.
-            like: the other value.
+            value: the value, of at most as many dimensions as the shape: it lacks the first ones.
+            shape: the shape.
+            like: the other value, of any rank. It is asked for the extent at the same axis, from the front.
+
+        Returns:
+            A value of the rank of the shape, with the value's own extents, and 1, in the other dimensions; the same
+            object where there is no such dimension.
         """
         full = (*(1,) * (len(shape) - len(value.shape)), *value.shape)
         expanded = list(full)
@@ -492,23 +536,35 @@ class Emitter:
 
         Args:
             value: the value, without the batch or with an extent of 1 for it.
-            shape: of the result, whose first extent is the batch.
+            shape: of the result, whose first extent is the batch; the others are static.
             like: a value with the batch in its first dimension; by default an input of the program. If that has another
                 one, the batch is fixed as in the example.
         """
         source = like or self._any_input()
-        if source.shape[:1] != shape[:1]:
+        batch = shape[0]
+        if source.shape[:1] != (batch,):
             return self.expand(value, make_static(*shape))
         if len(value.shape) == len(shape):
             value = self.reshape(value, value.shape[1:])
         example = self.expand(value, shape[1:])
         count = prod(shape[1:])
+        # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
         rank_of_examples = len(source.shape) - 1
         one_for_each = make("nn.Constant", np.ones(1, "f4"), rank_of_examples)
-        column = self.emit(one_for_each, source, shape=(shape[0], 1))
+        column = self.emit(one_for_each, source, shape=(batch, 1))
         row = self.reshape(example, (1, count))
-        product = self.emit(make("nn.MM"), column, row, shape=(shape[0], count))
+        product = self.emit(make("nn.MM"), column, row, shape=(batch, count))
         return self.reshape(product, shape)
+
+
+def _require_equal(extent: Any, other: Any) -> None:
+    """Refuse extents that are not equal in the example; that they always are becomes a condition.
+
+    Raises:
+        CannotError: they are not.
+    """
+    if extent != other and not decide_equal(extent, other):
+        raise CannotError(f"the extents {extent} and {other} do not match")
 
 
 def _reshape_stored(value: Any, shape: Shape) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import field
 
 from ...data import define
-from .fields import CLASSES
+from .fields import CLASSES, LuaClass
 from .layers import LuaLayer, LuaNode, WeightRef, structure_of, walk
 from .literals import lua_string, lua_text
 from .trace import Program
@@ -109,8 +109,8 @@ class _Block:
         prefixes: for each layer, what all keys of its tensors begin with: `encoder.0`; empty if they have nothing in
             common, or there are none.
         suffixes: for each layer, what all of them end with: `_hh_l0`; empty likewise.
-        height: the number of layers inside, by which functions come after those that they call.
-        inline: whether it is written where it would be called; `group` decides when it knows all uses.
+        height: the number of layers in each, itself included, by which functions come after those that they call.
+        inline: whether it is written where it would be called; `find_blocks` decides when it knows all uses.
         name: of the function; empty until it is written.
         values: parameter → the texts of its arguments, one for each layer; empty until the function is written. Prefix
             and suffix, which may be parameters, too, are not among them.
@@ -145,7 +145,10 @@ class _Block:
         return [*names, *self.values]
 
     def key_expression(self, key: str) -> str:
-        """Return a key of the first layer's tensors as Lua source: `prefix .. '.weight' .. suffix`."""
+        """Return a key of the first layer's tensors as Lua source: `prefix .. '.weight' .. suffix`.
+
+        The keys of the other layers have the same source, as they differ in prefix and suffix only.
+        """
         start = len(self.prefixes[0]) if self.has_prefix else 0
         end = len(key)
         if self.has_suffix and key.endswith(self.suffixes[0]):
@@ -201,16 +204,7 @@ class Writer:
 
     def _add_to_block(self, layer: LuaLayer) -> None:
         """Add a container to the block of those with the same structure."""
-        parts = walk(layer)  # itself, too
-        keys: list[str] = []
-        for part in parts:
-            keys += [ref.key for ref in part.weights.values()]
-        # What the keys begin and end with may differ between the layers of a block: it is a parameter of the function.
-        prefix = _common_prefix(keys)
-        # That of the module, though all weights may be in one layer of it: `block.0`, and not `block.0.conv`.
-        if keys and layer.path and all(key.startswith(f"{layer.path}.") for key in keys):
-            prefix = layer.path
-        suffix = _common_suffix(keys)
+        prefix, suffix = _common_ends_of_keys(layer)
 
         def key_of_settings(part: LuaLayer) -> Any:
             """Return the numbers of arguments; their values may differ, and become parameters of the function."""
@@ -218,7 +212,10 @@ class Writer:
             return len(values), tuple((name, len(args)) for name, args in part.calls)
 
         def key_of_weight(ref: WeightRef) -> Any:
-            """Return what must be equal of a tensor: the rest of its key, and the form of its entry in the source."""
+            """Return what must be equal of a tensor: its key but for prefix and suffix, which may become parameters.
+
+            Also the form of its entry in the source, see `_entry`.
+            """
             middle = ref.key[len(prefix) :].removesuffix(suffix)
             rank = len(self.program.state[ref.key].shape)
             return middle, bool(suffix), self._is_whole(ref), bool(ref.start), ref.transposed, rank
@@ -229,18 +226,21 @@ class Writer:
         block.layers.append(layer)
         block.prefixes.append(prefix)
         block.suffixes.append(suffix)
-        block.height = len(parts)
+        block.height = len(walk(layer))
 
     def _containers_called(self, layer: LuaLayer) -> list[LuaLayer]:
-        """Return the containers with blocks that are inside a layer, without those inside them."""
+        """Return the containers with blocks that are inside a layer, without those inside them, in no certain order.
+
+        One that is at several places is there as often.
+        """
         containers: list[LuaLayer] = []
-        stack = [layer]
-        while stack:
-            for inner in stack.pop().inside:
+        pending = [layer]
+        while pending:
+            for inner in pending.pop().inside:
                 if inner in self.block_of:
                     containers.append(inner)
                 else:
-                    stack.append(inner)
+                    pending.append(inner)
         return containers
 
     # Functions
@@ -260,7 +260,7 @@ class Writer:
         The layers have one structure, and so their bodies the same parts, but for keys and arguments.
         """
         bodies = [self._body(layer) for layer in block.layers]
-        # Before the parameters, so that none of them has the name of the function.
+        # No parameter has the name of the function, which is set first, or a word of its body.
         block.name = self._function_name(block.layers[0])
         used_names = self._reserved_names()
         for part in bodies[0]:
@@ -304,12 +304,12 @@ class Writer:
     def _graph(self, layer: LuaLayer) -> _Parts:
         """Return the statements that create an nn.gModule: an assignment for each node, and a return.
 
-        Nodes have the names of PyTorch's attributes.
+        Nodes are local variables with the names of PyTorch's attributes, or fields of one table if there are too many.
         """
         parts: _Parts = []
         declaration = "local "
         table = ""
-        if len(layer.steps) > MOST_LOCALS:  # the nodes are fields of one table
+        if len(layer.steps) > MOST_LOCALS:
             parts = ["local x = {}\n   "]
             declaration = ""
             table = "x."
@@ -343,20 +343,22 @@ class Writer:
         block = self.block_of.get(layer)
         if block is None or block.inline:
             return self._constructor(layer, depth)
-        # The arguments are texts already, except the key: the function in which this call is written may have a prefix
-        # of its own, to which the key is relative there.
+        # The arguments are in the order of `_Block.parameters`: the prefix, the suffix, and the others.
         number = block.layers.index(layer)
-        arguments = {parameter: values[number] for parameter, values in block.values.items()}
+        texts = {}
         if block.has_suffix:
-            arguments = {"suffix": lua_string(block.suffixes[number]), **arguments}
-        parts: _Parts = [f"{block.name}("]
+            texts["suffix"] = lua_string(block.suffixes[number])
+        for parameter, values in block.values.items():
+            texts[parameter] = values[number]
+        arguments: _Parts = []
         if block.has_prefix:
-            parts.append(_Key(block.prefixes[number]))
-        if block.has_prefix and arguments:
-            parts.append(", ")
-        if arguments:
-            parts.append(_Args.without_defaults(texts=tuple(arguments.values()), names=tuple(arguments)))
-        return [*parts, ")"]
+            # A `_Key`, and no text: where this call is in a function itself, that may have a part of it as its prefix.
+            arguments.append(_Key(block.prefixes[number]))
+        if block.has_prefix and texts:
+            arguments.append(", ")
+        if texts:
+            arguments.append(_Args.without_defaults(texts=tuple(texts.values()), names=tuple(texts)))
+        return [f"{block.name}(", *arguments, ")"]
 
     def _constructor(self, layer: LuaLayer, depth: int) -> _Parts:
         """Return a constructor call, the methods called on the layer, and its children.
@@ -378,19 +380,23 @@ class Writer:
         return self._named(parts, layer)
 
     def _named(self, parts: _Parts, layer: LuaLayer) -> _Parts:
-        """Return a constructor call that says which tensors of the state dict the layer holds.
+        """Return a constructor call with what says which tensors of the state dict the layer holds, if it holds any.
 
-        `named`, a function of the source, takes a table of fields and keys; or the prefix of the keys of the usual
-        fields, if each has the name that the field has in Lua: `conv1` of `conv1.weight` and `conv1.bias`.
+        `named`, a function of the source, takes a table of fields and keys. Where the keys are the names of the fields
+        behind one prefix, it takes that: `conv1` for `conv1.weight` and `conv1.bias`.
+
+        Args:
+            parts: the call.
+            layer: the layer.
         """
         if not layer.weights:
             return parts
-        # Whole tensors of one module of PyTorch, whose names there are those of the fields in Lua.
         prefixes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
-        has_own_names = all(
+        has_names_of_fields = all(
             self._is_whole(ref) and ref.key.rpartition(".")[2] == name for name, ref in layer.weights.items()
         )
-        if has_own_names and len(prefixes) == 1 and set(layer.weights) <= set(USUAL):
+        # `named` looks for no other fields by a prefix than `USUAL`.
+        if has_names_of_fields and len(prefixes) == 1 and set(layer.weights) <= set(USUAL):
             prefix = prefixes.pop()
             if prefix:  # empty for parameters of the outermost module
                 return ["named(", *parts, ", ", _Key(prefix), ")"]
@@ -431,7 +437,7 @@ def _arguments(block: _Block, args_of_layers: list[_Args], used: set[str]) -> st
 
     Args:
         block: receives new parameters.
-        args_of_layers: the arguments in each layer.
+        args_of_layers: the arguments in each layer, as many of the same names.
         used: names in the function; receives those of new parameters.
     """
     # A default is written where any layer has another value.
@@ -448,14 +454,27 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
 
     Args:
         block: receives a new parameter, if no one that it has will do.
-        name: of the argument.
+        name: of the argument; digits behind it do not count.
         values: its text for each layer.
         used: names in the function; receives that of a new parameter.
     """
     if len(set(values)) == 1:
         return values[0]
     name = name.rstrip(_DIGITS)
-    # First a parameter of equal values, then one of which they are a multiple, and last a new one.
+    source = _equal_parameter(block, name, values) or _multiple_of_parameter(block, name, values)
+    if source is not None:
+        return source
+    parameter = _unused(name, used)
+    used.add(parameter)
+    block.values[parameter] = values
+    return parameter
+
+
+def _equal_parameter(block: _Block, name: str, values: list[str]) -> str | None:
+    """Return the parameter of a block that has the values of an argument, and may stand for it; `None` if none has.
+
+    The arguments are those of `_parameter`, the name without digits.
+    """
     for parameter, other_values in block.values.items():
         kind = parameter.rstrip(_DIGITS)
         # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are. An extent of a
@@ -463,17 +482,23 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
         has_same_meaning = name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)
         if other_values == values and has_same_meaning:
             return parameter
+    return None
+
+
+def _multiple_of_parameter(block: _Block, name: str, values: list[str]) -> str | None:
+    """Return the source of values that are one multiple of a parameter: `4 * nOutput`; `None` if they are of none.
+
+    That is so for numbers of channels and of others that are counted, whose names begin with n. The arguments are those
+    of `_parameter`, the name without digits.
+    """
     for parameter, other_values in block.values.items():
+        are_counts = parameter.startswith("n") and name.startswith("n")
         ratios = {_ratio(value, other) for value, other in zip(values, other_values)}
-        are_counts = parameter.startswith("n") and name.startswith("n")  # of channels: nInputPlane
         if are_counts and len(ratios) == 1:
             ratio = ratios.pop()
             if ratio:  # not 0, which is no multiple
                 return f"{ratio} * {parameter}"
-    parameter = _unused(name, used)
-    used.add(parameter)
-    block.values[parameter] = values
-    return parameter
+    return None
 
 
 def _ratio(value: str, other: str) -> int:
@@ -495,18 +520,18 @@ def _node_name(step: LuaNode, path: str) -> str:
 
     Args:
         step: the node.
-        path: of the module whose graph it is in.
+        path: of the module whose graph it is in; empty for the outermost one.
     """
     layer = step.layer
     if layer is None:
         return "input"
-    path_inside = layer.path[len(path) + 1 :] if path else layer.path
-    if layer.path.startswith(path) and path_inside:
-        word = re.sub(r"\W", "_", path_inside)
+    prefix = f"{path}." if path else ""
+    if layer.path.startswith(prefix) and layer.path != prefix:  # a module inside that one, and not itself
+        word = re.sub(r"\W", "_", layer.path.removeprefix(prefix))
         is_name = word[0].isalpha() or word[0] == "_"
         return word if is_name else f"layer{word}"  # of an nn.Sequential, whose attributes are numbers
     while layer.name in ("nn.Bottle", "nn.Sequential") and not layer.label:
-        layer = layer.children[-1]  # the one that makes the value
+        layer = layer.children[-1]  # the last one makes the value
     kind = layer.label or layer.name.rpartition(".")[2]
     if kind in _NODE_NAMES:
         return _NODE_NAMES[kind]
@@ -528,6 +553,19 @@ def _is_large(layer: LuaLayer) -> bool:
     return len(layers) >= fewest or (len(layers) == _FEWEST_WITH_WEIGHTS and has_weights)
 
 
+def _common_ends_of_keys(container: LuaLayer) -> tuple[str, str]:
+    """Return what all keys of a container's tensors begin with, and what they end with; empty if nothing."""
+    keys: list[str] = []
+    for layer in walk(container):
+        keys += [ref.key for ref in layer.weights.values()]
+    path = container.path
+    prefix = _common_prefix(keys)
+    # All of the module's path, though its weights may be in one layer of it: `block.0`, and not `block.0.conv`.
+    if keys and path and all(key.startswith(f"{path}.") for key in keys):
+        prefix = path
+    return prefix, _common_suffix(keys)
+
+
 def _common_prefix(keys: list[str]) -> str:
     """Return the longest common prefix of keys that ends before a dot."""
     return ".".join(commonprefix([key.split(".")[:-1] for key in keys]))  # noqa: RUF071  of words, not of a path
@@ -546,24 +584,29 @@ def _common_suffix(keys: list[str]) -> str:
 def _constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
     """Return all arguments of a constructor, defaults included, and how many there are without trailing defaults."""
     values = list(layer.args)
-    count_written = len(values)
     lua_class = CLASSES.get(layer.name.partition(".")[2])
     if lua_class is None or len(values) > len(lua_class.args):  # any number of sizes, as nn.View takes
-        return values, count_written
+        return values, len(values)
+    count_written = _count_without_defaults(values, lua_class)
+    # Arguments that are not stated have their defaults, so that another layer of the block may state them.
+    for name in lua_class.args[len(values) :]:
+        if name in lua_class.defaults:
+            values.append(lua_class.defaults[name])
+    return values, count_written
+
+
+def _count_without_defaults(values: list[Any], lua_class: LuaClass) -> int:
+    """Return how many arguments of a constructor are written: all but those at the end that have their defaults."""
     has_padding = any(value for name, value in zip(lua_class.args, values) if name.startswith("pad"))
-    while count_written:
-        last = count_written - 1
-        name = lua_class.args[last]
-        if name not in lua_class.defaults or values[last] != lua_class.defaults[name]:
-            break
+    for count_written in range(len(values), 0, -1):
+        last_value = values[count_written - 1]
+        name = lua_class.args[count_written - 1]
+        if name not in lua_class.defaults or last_value != lua_class.defaults[name]:
+            return count_written
         # The default of padH is padW, and not the 0 that it is here: if any pads, both are written.
         if name.startswith("pad") and has_padding:
-            break
-        count_written = last
-    # Arguments that are not stated have their defaults, so that another layer of the block may state them.
-    missing = lua_class.args[len(values) :]
-    values += [lua_class.defaults[name] for name in missing if name in lua_class.defaults]
-    return values, count_written
+            return count_written
+    return 0
 
 
 def _constructor_arguments(layer: LuaLayer) -> _Args:
@@ -574,5 +617,5 @@ def _constructor_arguments(layer: LuaLayer) -> _Args:
     if arguments is None:
         arguments = CLASSES[kind].args if kind in CLASSES else ()
     names = [_NAMES.get(argument, argument) for argument in arguments[: len(values)]]
-    names += ["n"] * (len(values) - len(names))
+    names += ["n"] * (len(values) - len(names))  # for arguments beyond those that have names
     return _Args(tuple(map(lua_text, values)), tuple(names), count_written)

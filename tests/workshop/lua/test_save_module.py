@@ -615,6 +615,51 @@ def test_booleans_are_numbers_and_names_are_free(tmp_path):
     assert "true)" not in text
 
 
+class Adapted(nn.Module):
+    """A module whose name ends like the package of `layers.lua`."""
+
+    def __init__(self):
+        super().__init__()
+        self.adapt = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+
+    def forward(self, x):
+        return self.adapt(x)
+
+
+def test_names_of_modules_are_not_classes_of_layers_lua(tmp_path):
+    """`adapt.0`, the key of a layer, has no class of `layers.lua`, which model.lua would load without need."""
+    t7bridge.write_lua(Adapted(), tmp_path / "lua", example_inputs=torch.randn(4, 3))
+    assert "layers.lua" not in (tmp_path / "lua" / "model.lua").read_text()
+
+
+class Counted(nn.Module):
+    """Returns numbers and a range that depend on the size of the batch beside a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x), 3 * x.shape[0] - 1, x.shape[0] / 4, torch.arange(x.shape[0])
+
+
+def test_numbers_of_sizes_are_outputs(tmp_path):
+    """A size that is returned is counted when the model runs, and leaves the batch open."""
+    module = Counted().eval()
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    for batch in (1, 2, 7):
+        x = torch.randn(batch, 3)
+        _, whole, part, numbers = again(x)
+        assert (float(whole), float(part), numbers.tolist()) == (3 * batch - 1, batch / 4, [*range(batch)])
+
+
+def test_texts_are_no_outputs(tmp_path):
+    """A text that a module returns is refused as an output that Lua does not have."""
+    with pytest.raises(UnsupportedError, match="a text"):
+        t7bridge.save_module(_Cast(lambda x: (x, "name")), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
+
+
 class Doubles(nn.Module):
     """Numbers that floats do not have."""
 
@@ -675,8 +720,9 @@ def test_heads_are_shared(shapes, tmp_path):
 def test_layers_have_all_their_arguments(tmp_path):
     """A default that model.lua leaves out is one for the class in layers.lua too: `torch.sort` takes no nil."""
     module = _Cast(lambda x: x.sort(1)[0])
-    t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
+    report = t7bridge.write_lua(module, tmp_path / "lua", example_inputs=torch.randn(2, 3), allow=("layers",))
     assert "self.descending or false" in (tmp_path / "lua" / "layers.lua").read_text()
+    assert report.target_bytes == sum(path.stat().st_size for path in (tmp_path / "lua").iterdir())
 
 
 class Windows(nn.Module):

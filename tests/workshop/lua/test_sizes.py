@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import t7bridge
+from t7bridge.errors import UnsupportedError
 
 
 class Divided(nn.Module):
@@ -215,3 +216,36 @@ def test_other_sizes_are_right_or_refused(name: str, tmp_path: Path) -> None:
     for sizes in wrong:
         with pytest.raises(Exception, match=r"size|shape|channels|range|invalid|exceeds|divi"):
             model(inputs if len(inputs := [*map(torch.randn, sizes)]) > 1 else inputs[0])
+
+
+class Few(nn.Module):
+    """Computes otherwise for few examples."""
+
+    def forward(self, x):
+        return x.tanh() if x.shape[0] < 5 else x.sigmoid()
+
+
+def test_an_example_without_elements_is_refused(tmp_path: Path) -> None:
+    """The source compares the size of a batch without examples, which Lua does not have."""
+    with pytest.raises(UnsupportedError, match="without elements"):
+        t7bridge.save_module(Few(), tmp_path / "m.t7", example_inputs=torch.zeros(0, 3))
+
+
+class Replaced(nn.Module):
+    """Replaces all rows by a parameter, whose width PyTorch does not compare with theirs when it traces that."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.index_put(x, (torch.tensor([0, 1]),), self.row)
+
+
+def test_a_parameter_is_repeated_to_its_own_extents_only(tmp_path: Path) -> None:
+    """The rows have as many elements as the parameter, and not its first element repeated."""
+    module = Replaced()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 4))
+    assert any("2 x 4;" in note.message for note in report.notes)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), module(x))
