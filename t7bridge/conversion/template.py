@@ -86,7 +86,7 @@ class _Model:
 
     @property
     def has_tensors(self) -> bool:
-        """Return whether there is anything to fill."""
+        """Whether there is anything to fill."""
         return any(origin.tensor is not None for origin in self.expected.origins.values())
 
 

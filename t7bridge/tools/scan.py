@@ -114,7 +114,7 @@ class ScanReport(Printed):
 
     @property
     def clean(self) -> bool:
-        """Return whether the file was read to its end and nothing was found."""
+        """Whether the file was read to its end and nothing was found."""
         return not self.findings and not self.error
 
     @property

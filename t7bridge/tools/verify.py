@@ -545,7 +545,7 @@ class Form:
 
     @property
     def left_out(self) -> list[str]:
-        """Return what the file has, and the form has not, as sentences."""
+        """What the file has, and the form has not, as sentences."""
         sentences: dict[str, None] = {}  # as an ordered set: each once
         for note in self.notes:
             if note.code in _LEFT_OUT_CODES:
@@ -581,7 +581,7 @@ class Sides:
 
     @property
     def has_named(self) -> bool:
-        """Return whether a file holds named tensors and nothing else."""
+        """Whether one of the files is of a format of named tensors."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
 
     def compare(self, report: Comparison, make_comparer: Callable[..., Comparer]) -> Comparer | None:
