@@ -133,3 +133,10 @@ def test_metadata_of_modules_without_keys():
     renamed = Naming(["body.{}=layers.{}", "{}.weight={}.w"]).renamed(state)
     assert set(renamed._metadata) == {"", "body", "layers.0", "layers.1", "layers.2", "head"}
     assert isinstance(renamed, OrderedDict)
+
+
+@pytest.mark.parametrize("rules", [[3], [("a", "b", "c")], [("a", 1)], {"a": None}, {0: "a"}])
+def test_what_is_no_rule(rules):
+    """A rule that is neither a text nor a pair of texts is refused."""
+    with pytest.raises(ModelError, match="is not a rule for names"):
+        Naming(rules)
