@@ -83,7 +83,14 @@ def test_forms_of_rules(renames):
 
 @pytest.mark.parametrize(
     ("renames", "words"),
-    [(["features"], "not a rule"), (["a.{}=b"], "number of {}"), ([("a", "b", "c")], "not a rule")],
+    [
+        (["features"], "not a rule"),
+        (["a.{}=b"], "number of {}"),
+        ([("a", "b", "c")], "not a rule"),
+        ([("a", 1)], "not a rule"),
+        ([3], "not a rule"),
+        ({"a": None}, "not a rule"),
+    ],
 )
 def test_wrong_rules(renames, words):
     """The error says what a rule is."""
@@ -133,10 +140,3 @@ def test_metadata_of_modules_without_keys():
     renamed = Naming(["body.{}=layers.{}", "{}.weight={}.w"]).renamed(state)
     assert set(renamed._metadata) == {"", "body", "layers.0", "layers.1", "layers.2", "head"}
     assert isinstance(renamed, OrderedDict)
-
-
-@pytest.mark.parametrize("rules", [[3], [("a", "b", "c")], [("a", 1)], {"a": None}, {0: "a"}])
-def test_what_is_no_rule(rules):
-    """A rule that is neither a text nor a pair of texts is refused."""
-    with pytest.raises(ModelError, match="is not a rule for names"):
-        Naming(rules)
