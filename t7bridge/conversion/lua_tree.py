@@ -137,7 +137,7 @@ class _Builder(Rebuilder):
                 self.tree.notes.append(Note(level, "", f"{about}: {more} more", loss, code=_CODES[loss], count=more))
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Value:
-        """Return Lua's scalar: text as bytes, integers as the nearest double or, beyond doubles, as text.
+        """Return Lua's scalar: text as bytes, an integer as a number or text, anything else as it is.
 
         Args:
             value: the scalar.
@@ -148,18 +148,29 @@ class _Builder(Rebuilder):
             # Python's text may have lone surrogates, which UTF-8 does not allow.
             return value.encode("utf-8", "surrogatepass")
         if type(value) is int:
-            try:
-                number = float(value)
-            except OverflowError:
-                message = "an integer beyond Lua's numbers is written as text"
-                self._note("info", Path(path, key), message, loss="precision")
-                return str(value).encode()
-            if number != value:
-                message = f"the integer {value} is the nearest Lua number, {number:.17g}"
-                about = "an integer beyond 2^53 is the nearest Lua number"
-                self._note("info", Path(path, key), message, about, loss="precision")
-            return number
+            return self._integer(value, path, key)
         return value
+
+    def _integer(self, value: int, path: Path | None, key: Any) -> float | bytes:
+        """Return an integer as the nearest double or, beyond doubles, as text; with a note if it is not exact.
+
+        Raises:
+            UnsupportedError: it has thousands of digits, which Python refuses to write as text.
+        """
+        try:
+            number = float(value)
+        except OverflowError:
+            message = "an integer beyond Lua's numbers is written as text"
+            self._note("info", Path(path, key), message, loss="precision")
+            try:
+                return str(value).encode()
+            except ValueError as error:
+                raise UnsupportedError("an integer has too many digits", path=str(Path(path, key))) from error
+        if number != value:
+            message = f"the integer {value} is the nearest Lua number, {number:.17g}"
+            about = "an integer beyond 2^53 is the nearest Lua number"
+            self._note("info", Path(path, key), message, about, loss="precision")
+        return number
 
     def make(self, value: Any, path: Path) -> Any:
         """Return what a value that is not a scalar is in Lua, or a `Fill` for a table, whose content is still Python's.
