@@ -393,7 +393,9 @@ def environment_of(exported: ExportedProgram) -> Any:
     A decomposition of the program may fix extents, and add conditions to the environment.
     """
     for value in inputs_of(exported):
-        for extent in value.shape if is_tensor(value) else ():
+        if not is_tensor(value):
+            continue
+        for extent in value.shape:
             if _is_open(extent):
                 return extent.node.shape_env
     return None
