@@ -4,7 +4,8 @@ A ratio is our time divided by the other's, or the speed-up where the table says
 time, which other programs on the machine change less.
 
 All candidates run alternately on the same files and the same disk. Needs torch and torchfile; the rows
-against Lua Torch need its command: `--lua th`.
+against Lua Torch need its command: `--lua th`. Another release, in an environment of its own, is measured beside this
+one: `--beside OTHER/bin/python`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import files
 import numpy as np
 from attrs import asdict, define
-from measure import Result, calls, commands
+from measure import Result, calls, commands, work
 
 TOOL = Path(sys.executable).with_name("t7bridge")
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +54,7 @@ class Row:
         ratio: median of our times divided by that of the other, or the inverse where `against` says so.
         cpu: the same of processor time.
         peak_mib: the peak memory of our process, if it is one.
+        beside: our processor time divided by that of the other release; `None` if there is none, or it cannot do this.
     """
 
     what: str
@@ -58,38 +62,109 @@ class Row:
     ratio: float
     cpu: float
     peak_mib: float = 0.0
+    beside: float | None = None
 
 
-def copying(folder: Path, runs: int) -> Iterator[Row]:
+@define(frozen=True)
+class Bench:
+    """What all benchmarks of a run have in common.
+
+    Attributes:
+        folder: for files, empty at the beginning of each part.
+        runs: how often each candidate runs; the median counts.
+        lua: the command of Lua Torch, if there is one.
+        beside: the Python that has another release of t7bridge, if one is measured, too.
+    """
+
+    folder: Path
+    runs: int
+    lua: str | None = None
+    beside: Path | None = None
+
+    def commands(self, runs: int = 0, **named: Sequence[object]) -> dict[str, Result]:
+        """Run commands alternately; those of ours also with the other release, as `NAME beside`.
+
+        Args:
+            runs: of each; as many as usual by default.
+            named: by name a file to remove beforehand, and the command line.
+        """
+        others = {}
+        if self.beside is not None:
+            other = self.beside.with_name(TOOL.name)
+            for name, (target, program, *arguments) in named.items():
+                if program == TOOL:
+                    others[_beside(name)] = (target, other, *arguments)
+        return commands(runs or self.runs, {**named, **others}, may_fail=set(others))
+
+    def work(self, operation: str, path: Path) -> dict[str, Result]:
+        """Run an operation of `work.py`, as `ours`, and with the other release, as `ours beside`."""
+        results = {"ours": work(sys.executable, operation, path, self.runs)}
+        if self.beside is not None:
+            with suppress(SystemExit):  # of a release that has no such function
+                results[_beside("ours")] = work(self.beside, operation, path, self.runs)
+        return results
+
+    def empty(self) -> None:
+        """Remove the files of a part."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
+
+def _beside(name: str) -> str:
+    return f"{name} beside"
+
+
+def row_of(what: str, against: str, results: dict[str, Result], name: str, reference: str) -> Row:
+    """Return a row of ratios.
+
+    Args:
+        what: the operation.
+        against: the reference, for readers.
+        results: measurements by name.
+        name: ours.
+        reference: the one by which it is divided.
+    """
+    ours = results[name]
+    ratio, cpu = ours.over(results[reference])
+    return Row(what, against, ratio, cpu, ours.peak_mib, beside_of(results, name))
+
+
+def beside_of(results: dict[str, Result], name: str) -> float | None:
+    """Return our processor time divided by that of the other release, if it was measured."""
+    other = results.get(_beside(name))
+    return None if other is None else results[name].cpu / other.cpu
+
+
+def copying(bench: Bench) -> Iterator[Row]:
     """Large files, against `cp` and against current practice."""
+    folder = bench.folder
     t7, pt = folder / "large.t7", folder / "large.pt"
+    today = Path(__file__).with_name("today.py")
     files.large(t7)
-    first = commands(
-        runs,
+    results = bench.commands(
         cp=(folder / "copy", "cp", t7, folder / "copy"),
         ours=(pt, TOOL, "convert", t7, pt),
-        theirs=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), t7, folder / "t.pt"),
+        theirs=(folder / "t.pt", sys.executable, today, t7, folder / "t.pt"),
     )
+    yield row_of(".t7 to .pt, 560 MB", "cp", results, "ours", "cp")
+    yield row_of("torchfile and torch.save", "cp", results, "theirs", "cp")
     subprocess.run([TOOL, "convert", "-q", "--force", t7, pt], check=True)
     (folder / "t.pt").unlink(missing_ok=True)
-    yield Row(".t7 to .pt, 560 MB", "cp", *first["ours"].over(first["cp"]), first["ours"].peak_mib)
-    yield Row("torchfile and torch.save", "cp", *first["theirs"].over(first["cp"]), first["theirs"].peak_mib)
-    second = commands(
-        runs,
+    results = bench.commands(
         cp=(folder / "copy", "cp", pt, folder / "copy"),
         back=(folder / "back.t7", TOOL, "convert", pt, folder / "back.t7"),
         same=(folder / "same.t7", TOOL, "convert", t7, folder / "same.t7"),
-        torch=(folder / "t.pt", sys.executable, Path(__file__).with_name("today.py"), pt, folder / "t.pt"),
+        torch=(folder / "t.pt", sys.executable, today, pt, folder / "t.pt"),
     )
-    for name, what in (("back", ".pt to .t7, 560 MB"), ("same", ".t7 to .t7, 560 MB")):
-        yield Row(what, "cp", *second[name].over(second["cp"]), second[name].peak_mib)
-    yield Row("torch.load and torch.save", "cp", *second["torch"].over(second["cp"]), second["torch"].peak_mib)
-    for path in folder.iterdir():
-        path.unlink()
+    yield row_of(".pt to .t7, 560 MB", "cp", results, "back", "cp")
+    yield row_of(".t7 to .t7, 560 MB", "cp", results, "same", "cp")
+    yield row_of("torch.load and torch.save", "cp", results, "torch", "cp")
+    bench.empty()
 
 
-def converting(folder: Path, runs: int) -> Iterator[Row]:
+def converting(bench: Bench) -> Iterator[Row]:
     """Elements that need conversion for the target, in pieces."""
+    folder = bench.folder
 
     def big(path: Path) -> None:
         files.large(path, order=">")
@@ -119,17 +194,14 @@ def converting(folder: Path, runs: int) -> Iterator[Row]:
         make(source)
         subprocess.run(command, check=True)
         written = target.rename(folder / "written")
-        found = commands(runs, cp=(folder / "copy", "cp", written, folder / "copy"), ours=(target, *command))
-        yield Row(what, "cp of the output", *found["ours"].over(found["cp"]), found["ours"].peak_mib)
-        for path in folder.iterdir():
-            path.unlink()
+        results = bench.commands(cp=(folder / "copy", "cp", written, folder / "copy"), ours=(target, *command))
+        yield row_of(what, "cp of the output", results, "ours", "cp")
+        bench.empty()
 
 
-def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
+def loading(bench: Bench) -> Iterator[Row]:
     """Many small objects, against torchfile and Lua Torch."""
     import torchfile
-
-    import t7bridge
 
     makers: dict[str, tuple[Callable[[Path], None], str]] = {
         "numbers": (files.numbers, "a table of 300 000 numbers"),
@@ -137,43 +209,36 @@ def loading(folder: Path, runs: int, lua: str | None) -> Iterator[Row]:
         "tensors": (files.small_tensors, "50 000 small tensors"),
     }
     for name, (make, what) in makers.items():
-        path = folder / f"{name}.t7"
+        path = bench.folder / f"{name}.t7"
         make(path)
-        known = {"ours": lambda path=path: t7bridge.load(path)}
+        loaded = bench.work("load", path)
         if name != "tensors":  # torchfile compares every element of a list with the list, which fails for arrays
-            known["torchfile"] = lambda path=path: torchfile.load(str(path))
-        found = calls(runs, **known)
-        if "torchfile" in found:
-            yield faster(f"load {what}", "torchfile", found["ours"], found["torchfile"])
-        value = t7bridge.load(path)
-        saved = calls(runs, ours=lambda value=value: t7bridge.save(value, folder / "out.t7", force=True))
-        if lua:
-            times = lua_times(lua, path, runs)
-            yield faster(f"load {what}", "Lua Torch", found["ours"], times["load"])
-            yield faster(f"save {what}", "Lua Torch", saved["ours"], times["save"])
+            theirs = calls(bench.runs, torchfile=lambda path=path: torchfile.load(str(path)))["torchfile"]
+            yield faster(f"load {what}", "torchfile", loaded, theirs)
+        if bench.lua:
+            times = lua_times(bench.lua, path, bench.runs)
+            yield faster(f"load {what}", "Lua Torch", loaded, times["load"])
+            yield faster(f"save {what}", "Lua Torch", bench.work("save", path), times["save"])
+    bench.empty()
 
 
-def texts(folder: Path, runs: int, lua: str) -> Iterator[Row]:
+def texts(bench: Bench) -> Iterator[Row]:
     """Decimal text, against Lua Torch: reading and writing all numbers."""
     import t7bridge
     from t7bridge import T7Layout, Tensor
 
-    layout, out = T7Layout(encoding="ascii"), folder / "out.t7"
+    if not bench.lua:
+        return
     for kind, count in (("f4", 2_000_000), ("f8", 1_000_000), ("i8", 2_000_000)):
-        path = folder / f"text_{kind}.t7"
+        path = bench.folder / f"text_{kind}.t7"
         drawn = np.random.default_rng(3).standard_normal(count)
         array = (drawn * 1e5).astype(kind) if kind == "i8" else drawn.astype(kind)
-        t7bridge.save(Tensor.from_numpy(array), path, layout=layout)
-
-        def save(array: np.ndarray = array) -> None:
-            t7bridge.save(Tensor.from_numpy(array), out, force=True, layout=layout)
-
-        found = calls(runs, load=lambda path=path: t7bridge.load(path).storage.array, save=save)
-        times = lua_times(lua, path, runs, "ascii")
+        t7bridge.save(Tensor.from_numpy(array), path, layout=T7Layout(encoding="ascii"))
+        times = lua_times(bench.lua, path, bench.runs, "ascii")
         for verb in ("load", "save"):
             what = f"{verb} {count:,} {array.dtype.name} as text".replace(",", " ")
-            yield faster(what, "Lua Torch", found[verb], times[verb])
-        path.unlink()
+            yield faster(what, "Lua Torch", bench.work(f"{verb} text", path), times[verb])
+    bench.empty()
 
 
 def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict[str, Result]:
@@ -184,10 +249,11 @@ def lua_times(lua: str, path: Path, runs: int, encoding: str = "binary") -> dict
     return {"load": Result((load,), (load_cpu,)), "save": Result((save,), (save_cpu,))}
 
 
-def starting(folder: Path, runs: int) -> Iterator[Row]:
+def starting(bench: Bench) -> Iterator[Row]:
     """What each verb costs for a small file, most of which is its start, and opening a large one."""
     import t7bridge
 
+    folder = bench.folder
     model = ROOT / "testfiles" / "models" / "resnet_small.t7"
     weights = folder / "resnet.pt"
     t7bridge.convert(model, weights, force=True)
@@ -202,77 +268,76 @@ def starting(folder: Path, runs: int) -> Iterator[Row]:
         "verify a small file": ["verify", "--quick", model, weights],
         "module of a small file": ["module", "--force", model, "-o", folder / "module"],
     }
-    results = commands(
-        3 * runs,
+    results = bench.commands(
+        3 * bench.runs,
         numpy=(folder / "none", sys.executable, "-c", "import numpy"),
         **{name: (folder / "none", TOOL, *arguments) for name, arguments in verbs.items()},
     )
     for name in verbs:
-        yield Row(name, "import numpy", *results[name].over(results["numpy"]), results[name].peak_mib)
+        yield row_of(name, "import numpy", results, name, "numpy")
     huge = folder / "huge.t7"
     files.sparse(huge)
-    opened = calls(runs, ours=lambda: t7bridge.load(huge))["ours"]
-    yield Row("load a file of 10 GB", "50 ms", opened.median / 0.05, opened.cpu / 0.05)
-    huge.unlink()
+    opened = bench.work("load", huge)
+    ours = opened["ours"]
+    yield Row("load a file of 10 GB", "50 ms", ours.median / 0.05, ours.cpu / 0.05, beside=beside_of(opened, "ours"))
+    shutil.rmtree(folder / "module")
+    bench.empty()
 
 
-def growing(folder: Path, runs: int) -> Iterator[Row]:
+def growing(bench: Bench) -> Iterator[Row]:
     """Growth of the time for ten times the size."""
-    import t7bridge
-
-    cases: dict[str, tuple[Callable[[Path, int], None], int]] = {
-        "numbers": (files.numbers, 300_000),
-        "records": (files.records, 40_000),
-        "tensors": (files.small_tensors, 20_000),
-        "levels": (files.nested, 9_000),
+    folder = bench.folder
+    cases: dict[str, tuple[Callable[[Path, int], None], int, str]] = {
+        "numbers": (files.numbers, 300_000, "load"),
+        "records": (files.records, 40_000, "load"),
+        "tensors": (files.small_tensors, 20_000, "load"),
+        "levels": (files.nested, 9_000, "load deep"),
     }
-    for name, (make, count) in cases.items():
-        once, tenfold = folder / f"{name}1.t7", folder / f"{name}10.t7"
-        make(once, count)
-        make(tenfold, 10 * count)
-        limits = t7bridge.Limits(depth=200_000)
-        found = calls(
-            runs,
-            one=lambda path=once, limits=limits: t7bridge.load(path, limits=limits),
-            ten=lambda path=tenfold, limits=limits: t7bridge.load(path, limits=limits),
-        )
-        yield Row(f"load {10 * count} {name}", f"{count} {name}", *found["ten"].over(found["one"]))
+    for name, (make, count, operation) in cases.items():
+        yield growth(bench, operation, make, count, f"load {10 * count} {name}", f"{count} {name}")
     small, large = folder / "large1.t7", folder / "large10.t7"
     files.large(small, 14, 1_000_000)
     files.large(large, 14, 10_000_000)
-    found = commands(
-        runs,
+    results = bench.commands(
         one=(folder / "out.pt", TOOL, "convert", small, folder / "out.pt"),
         ten=(folder / "out.pt", TOOL, "convert", large, folder / "out.pt"),
     )
-    yield Row("convert 560 MB", "56 MB", *found["ten"].over(found["one"]), found["ten"].peak_mib)
+    yield row_of("convert 560 MB", "56 MB", results, "ten", "one")
+    bench.empty()
 
 
-def verbs(folder: Path, runs: int) -> Iterator[Row]:
+def growth(bench: Bench, operation: str, make: Callable[[Path, int], None], count: int, what: str, against: str) -> Row:
+    """Return the row of an operation of `work.py` on a file of ten times the size of another.
+
+    Args:
+        bench: what measures.
+        operation: its name.
+        make: writes a file of so many parts.
+        count: parts of the smaller file.
+        what: the operation, for readers.
+        against: the smaller file, for readers.
+    """
+    once, tenfold = bench.folder / "once.t7", bench.folder / "tenfold.t7"
+    make(once, count)
+    make(tenfold, 10 * count)
+    results = bench.work(operation, tenfold)
+    results["once"] = bench.work(operation, once)["ours"]
+    return row_of(what, against, results, "ours", "once")
+
+
+def verbs(bench: Bench) -> Iterator[Row]:
     """Comparing large files, and growth of the time for ten times the layers."""
-    import t7bridge
-
-    large, converted = folder / "large.t7", folder / "large.pt"
+    large, converted = bench.folder / "large.t7", bench.folder / "large.pt"
     files.large(large)
     subprocess.run([TOOL, "convert", "-q", "--force", large, converted], check=True)
-    compared = commands(
-        runs,
-        verify=(folder / "none", TOOL, "verify", large, converted),
-        diff=(folder / "none", TOOL, "diff", large, converted),
+    results = bench.commands(
+        verify=(bench.folder / "none", TOOL, "verify", large, converted),
+        diff=(bench.folder / "none", TOOL, "diff", large, converted),
     )
-    yield Row("verify, 560 MB", "diff", *compared["verify"].over(compared["diff"]), compared["verify"].peak_mib)
-    once, tenfold = folder / "layers1.t7", folder / "layers10.t7"
-    files.flat_model(once, 500)
-    files.flat_model(tenfold, 5000)
-    works: dict[str, Callable[[Path], object]] = {
-        "load_module": t7bridge.load_module,
-        "inspect": t7bridge.inspect,
-        "module": lambda path: t7bridge.write_module(path, folder / "module", force=True),
-        "draw": lambda path: t7bridge.draw(path, folder / "model.html", force=True),
-    }
-    for name, work in works.items():
-        found = calls(runs, one=lambda work=work: work(once), ten=lambda work=work: work(tenfold))
-        yield Row(f"{name}, 5 000 layers", "500 layers", *found["ten"].over(found["one"]))
+    yield row_of("verify, 560 MB", "diff", results, "verify", "diff")
+    for name in ("load_module", "save_module", "inspect", "module", "draw"):
+        yield growth(bench, name, files.flat_model, 500, f"{name}, 5 000 layers", "500 layers")
+    bench.empty()
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -305,11 +370,11 @@ class Counting(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
 
-def addresses(folder: Path, runs: int) -> Iterator[Row]:
+def addresses(bench: Bench) -> Iterator[Row]:
     """Requests for files at addresses: counts, the same in every run."""
     import t7bridge
 
-    Counting.folder = folder
+    folder = Counting.folder = bench.folder
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for verb, megabytes in (("inspect", 1), ("convert", 50)):
@@ -322,11 +387,13 @@ def addresses(folder: Path, runs: int) -> Iterator[Row]:
                 t7bridge.convert(url, folder / "far.pt", force=True)
             yield Row(f"{verb} of {megabytes} MB at an address", "a request", Counting.requests, Counting.requests)
         server.shutdown()
+    bench.empty()
 
 
-def faster(what: str, against: str, ours: Result, theirs: Result) -> Row:
-    """Return a row with the speed-up from two times."""
-    return Row(what, f"{against}, times faster", *theirs.over(ours))
+def faster(what: str, against: str, results: dict[str, Result], theirs: Result) -> Row:
+    """Return a row with the speed-up from our time to theirs."""
+    ratio, cpu = theirs.over(results["ours"])
+    return Row(what, f"{against}, times faster", ratio, cpu, beside=beside_of(results, "ours"))
 
 
 def machine() -> str:
@@ -339,12 +406,20 @@ def machine() -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the rows as Markdown."""
-    lines = ["| what | against | ratio | of CPU time | peak memory |", "| --- | --- | ---: | ---: | ---: |"]
+    """Return the rows as Markdown, with a column for the other release if one was measured."""
+    has_other = any(row.beside is not None for row in rows)
+    head = ["what", "against", "ratio", "of CPU time", "peak memory"]
+    lines = ["| --- | --- | ---: | ---: | ---: |"]
+    if has_other:
+        head.append("CPU time, other release = 1")
+        lines[0] += " ---: |"
     for row in rows:
         memory = f"{row.peak_mib:.0f} MiB" if row.peak_mib else ""
-        lines.append(f"| {row.what} | {row.against} | {row.ratio:.2f} | {row.cpu:.2f} | {memory} |")
-    return "\n".join(lines)
+        cells = [row.what, row.against, f"{row.ratio:.2f}", f"{row.cpu:.2f}", memory]
+        if has_other:
+            cells.append("" if row.beside is None else f"{row.beside:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([f"| {' | '.join(head)} |", *lines])
 
 
 _BEGIN, _END = "<!-- benchmarks -->\n", "<!-- end of benchmarks -->\n"
@@ -366,18 +441,16 @@ def main() -> None:
     parser.add_argument("--folder", help="folder for the files; selects the disk measured")
     parser.add_argument("--json", default="benchmarks.json", help="file for the results")
     parser.add_argument("--lua", help="the command of Lua Torch, for the rows against it")
+    parser.add_argument("--beside", type=Path, help="the Python of an environment with another release of t7bridge")
     parser.add_argument(
         "--write", action="store_true", help="write the table to docs/performance.md, and a part to README.md"
     )
     options = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        for part in (copying, converting, starting, growing, verbs, addresses):
-            rows += part(folder, options.runs)
-        rows += loading(folder, options.runs, options.lua)
-        if options.lua:
-            rows += texts(folder, options.runs, options.lua)
+        bench = Bench(Path(name), options.runs, options.lua, options.beside)
+        for part in (copying, converting, starting, growing, verbs, addresses, loading, texts):
+            rows += part(bench)
     load = os.getloadavg()[1]
     commit = subprocess.run(
         ["git", "-C", Path(__file__).parent, "rev-parse", "--short", "HEAD"], capture_output=True, text=True

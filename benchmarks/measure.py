@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from attrs import define
@@ -55,21 +55,23 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 """
 
 
-def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
+def commands(runs: int, named: Mapping[str, Sequence[object]], may_fail: Collection[str] = ()) -> dict[str, Result]:
     """Run commands alternately, each once beforehand.
 
     Args:
         runs: number of runs of each.
         named: by name a file to remove beforehand, and the command line.
+        may_fail: names of commands that have no result if they fail.
 
     Raises:
-        SystemExit: a command fails.
+        SystemExit: another command fails.
     """
+    candidates = dict(named)
     seconds: dict[str, list[float]] = {name: [] for name in named}
     cpu: dict[str, list[float]] = {name: [] for name in named}
     peaks = dict.fromkeys(named, 0.0)
     for turn in range(runs + 1):
-        for name, (_, *command) in named.items():
+        for name, (_, *command) in list(candidates.items()):
             # What the one before has written is removed, and its memory serves the next: were it left, the next would
             # get other memory, which a virtual machine may first have to fetch from its host.
             for target, *_ in named.values():
@@ -77,6 +79,9 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
             os.sync()  # earlier writes must not go to the disk during this run
             launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *map(str, command)]
             run = subprocess.run(launcher, capture_output=True, text=True)
+            if run.returncode and name in may_fail:
+                del candidates[name]
+                continue
             if run.returncode:
                 raise SystemExit(f"{name} fails: {run.stderr[-500:]}")
             elapsed, used, peak = map(float, run.stdout.split())
@@ -84,7 +89,27 @@ def commands(runs: int, **named: Sequence[object]) -> dict[str, Result]:
                 seconds[name].append(elapsed)
                 cpu[name].append(used)
             peaks[name] = max(peaks[name], peak)
-    return {name: Result(tuple(seconds[name]), tuple(cpu[name]), peaks[name]) for name in named}
+    return {name: Result(tuple(seconds[name]), tuple(cpu[name]), peaks[name]) for name in candidates}
+
+
+def work(python: str | Path, operation: str, path: Path, runs: int) -> Result:
+    """Run an operation of `work.py` several times in one process.
+
+    Args:
+        python: the interpreter, whose t7bridge does it.
+        operation: its name.
+        path: the file that it reads.
+        runs: how often, after once beforehand.
+
+    Raises:
+        SystemExit: it fails.
+    """
+    script = Path(__file__).with_name("work.py")
+    run = subprocess.run([python, script, operation, path, str(runs)], capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"{operation} fails: {run.stderr[-500:]}")
+    lines = [line.split() for line in run.stdout.splitlines()]
+    return Result(tuple(float(line[0]) for line in lines), tuple(float(line[1]) for line in lines))
 
 
 def calls(runs: int, **named: Callable[[], object]) -> dict[str, Result]:

@@ -49,18 +49,29 @@ def test_measure(files, tmp_path):
     import measure
 
     program = "import time; x = bytearray(80 << 20); x[::4096] = bytes(len(x[::4096])); time.sleep(0.05)"
+    bad = (tmp_path / "none", sys.executable, "-c", "raise SystemExit(3)")
     found = measure.commands(
         2,
-        large=(tmp_path / "none", sys.executable, "-c", program),
-        small=(tmp_path / "none", sys.executable, "-c", "pass"),
+        {
+            "large": (tmp_path / "none", sys.executable, "-c", program),
+            "small": (tmp_path / "none", sys.executable, "-c", "pass"),
+            "bad": bad,
+        },
+        may_fail={"bad"},
     )
+    assert found.keys() == {"large", "small"}
     assert found["large"].peak_mib > 80 > found["small"].peak_mib
     assert found["large"].median >= 0.05
     with pytest.raises(SystemExit, match="bad fails"):
-        measure.commands(1, bad=(tmp_path / "none", sys.executable, "-c", "raise SystemExit(3)"))
+        measure.commands(1, {"bad": bad})
     called = []
     measure.calls(3, ours=lambda: called.append(1))
     assert len(called) == 4
+    files.numbers(tmp_path / "x.t7", 10)
+    times = measure.work(sys.executable, "load", tmp_path / "x.t7", 3)
+    assert len(times.seconds) == len(times.cpu_seconds) == 3
+    with pytest.raises(SystemExit, match="there is no operation new"):
+        measure.work(sys.executable, "new", tmp_path / "x.t7", 3)
     del sys.modules["measure"]
 
 

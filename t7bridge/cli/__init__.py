@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +94,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except T7BridgeError as error:
         return failed(str(error))
     except OSError as error:
-        if error.errno == CLOSED_PIPE and not error.filename:
-            # Whoever reads our output, such as `head`, has enough: no message. Python flushes the rest when it ends,
-            # which would be another error.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
-        if not error.strerror:
-            return failed(str(error))
-        return failed(f"{error.filename or 'standard output'}: {error.strerror}")
+        return _code_of_os_error(error)
     except Exception as error:
         if isinstance(error, ValueError) and "null " in str(error):  # raised by open()
             return failed("a path holds a NUL character")
@@ -111,6 +104,18 @@ def _guarded(arguments: Sequence[str]) -> int:
             f"internal error: {type(error).__name__}: {error}. Please report it, with what "
             "T7BRIDGE_TRACEBACK=1 in the environment prints."
         )
+
+
+def _code_of_os_error(error: OSError) -> int:
+    """Return the exit code for an error of the system, after its message."""
+    if error.errno == CLOSED_PIPE and not error.filename:
+        # Whoever reads our output, such as `head`, has enough: no message. Python flushes the rest when it ends, which
+        # would be another error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    if not error.strerror:
+        return failed(str(error))
+    return failed(f"{error.filename or 'standard output'}: {error.strerror}")
 
 
 def _verb(arguments: Sequence[str]) -> int:
@@ -146,14 +151,17 @@ def _verb(arguments: Sequence[str]) -> int:
         spooled(options, inputs),
         _progress(name, options, inputs),
     ):
-        if not options.quiet:
+        return _run_quietly(run, options) if options.quiet else int(run(options))
+
+
+def _run_quietly(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run a verb without what it prints, but errors; return the exit code."""
+    token = QUIET.set(True)
+    try:
+        with redirect_stdout(io.StringIO()):
             return int(run(options))
-        token = QUIET.set(True)
-        try:
-            with redirect_stdout(io.StringIO()):
-                return int(run(options))
-        finally:
-            QUIET.reset(token)
+    finally:
+        QUIET.reset(token)
 
 
 def completed(shell: str) -> str:

@@ -157,20 +157,28 @@ def _add_argument(parser: argparse._ActionsContainer, option: Option) -> None:
         parser: the parser or group.
         option: what the verb's class says of the argument.
     """
-    required = option.default is REQUIRED
-    # The arguments of `add_argument`.
-    settings: dict[str, Any] = {"default": None if required else option.default, "help": option.help}
+    if option.kind == "flag":
+        action = "store_false" if option.default else "store_true"
+        settings = {"default": option.default, "help": option.help, "action": action}
+    else:
+        settings = _settings_of_value(option)
+    if option.is_operand:
+        parser.add_argument(option.name, **settings)
+    else:
+        required = option.default is REQUIRED
+        parser.add_argument(*option.spellings(), dest=option.name, required=required, **settings)
+
+
+def _settings_of_value(option: Option) -> dict[str, Any]:
+    """Return the arguments of argparse's `add_argument` for an operand, or an option with a value."""
+    settings: dict[str, Any] = {"default": None if option.default is REQUIRED else option.default, "help": option.help}
     if option.choices:
         settings["choices"] = option.choices
         if option.is_operand:
             settings["metavar"] = option.name.upper()  # usage shows it; its help lists the choices
     else:
         settings["metavar"] = option.metavar or option.name.upper()
-    if option.kind == "flag":
-        # argparse refuses further arguments for an option without a value.
-        settings = {"default": option.default, "help": option.help}
-        settings["action"] = "store_false" if option.default else "store_true"
-    elif option.kind == "limits":
+    if option.kind == "limits":
         settings["action"] = _SetLimit
     else:
         settings["type"] = _TYPES.get(option.kind, str)
@@ -178,10 +186,7 @@ def _add_argument(parser: argparse._ActionsContainer, option: Option) -> None:
         settings |= {"action": "append", "default": list(option.default)}
     if option.nargs is not None:
         settings["nargs"] = option.nargs
-    if option.is_operand:
-        parser.add_argument(option.name, **settings)
-    else:
-        parser.add_argument(*option.spellings(), dest=option.name, required=required, **settings)
+    return settings
 
 
 class _SetLimit(argparse.Action):

@@ -45,6 +45,22 @@ def _coloured(text: str, kind: str) -> str:
     return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if is_styled(sys.stderr) else text
 
 
+def _has_dash(value: Any) -> bool:
+    """Return whether an argument is `-`, or a list of such with one."""
+    return value == "-" or (isinstance(value, list) and "-" in value)
+
+
+def _copy_stdin(path: str) -> None:
+    """Copy standard input to a file; if it is a redirected file, that becomes an input of the call."""
+    from ..io.source import add_input
+
+    with suppress(OSError, ValueError):  # it may have no descriptor
+        add_input(path=None, fd=sys.stdin.fileno())
+    with open(path, "wb") as file:
+        while piece := sys.stdin.buffer.read(_PIPE_BYTES):
+            file.write(piece)
+
+
 @contextmanager
 def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
     """Copy standard input to a file where an argument is `-`, as readers need random access.
@@ -56,11 +72,7 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
     Raises:
         T7BridgeError: standard input is closed.
     """
-    from_stdin: list[str] = []
-    for name in names:
-        value = getattr(options, name, None)
-        if value == "-" or (isinstance(value, list) and "-" in value):
-            from_stdin.append(name)
+    from_stdin = [name for name in names if _has_dash(getattr(options, name, None))]
     if not from_stdin:
         yield
         return
@@ -68,22 +80,13 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         raise T7BridgeError("is closed", file=_STDIN)
     import tempfile
 
-    from ..io.source import add_input
-
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, _STDIN)
-        # If it is a redirected file, that file is an input. Otherwise it may have no descriptor.
-        with suppress(OSError, ValueError):
-            add_input(path=None, fd=sys.stdin.fileno())
-        with open(path, "wb") as file:
-            while piece := sys.stdin.buffer.read(_PIPE_BYTES):
-                file.write(piece)
+        _copy_stdin(path)
         for name in from_stdin:
             value = getattr(options, name)
-            if isinstance(value, list):
-                setattr(options, name, [path if item == "-" else item for item in value])
-            else:
-                setattr(options, name, path)
+            is_list = isinstance(value, list)
+            setattr(options, name, [path if item == "-" else item for item in value] if is_list else path)
         try:
             yield
         except T7BridgeError as error:

@@ -375,12 +375,13 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     sides = result.source_side, result.target_side
     factories = [str(side.factory) for side in sides if side.factory is not None]
     lua_modules = [side.module for side in sides if side.module is not None]
-    factory = options.factory or next(iter(factories), None)
-    is_requested = options.prove or (factories and not options.no_run)
+    are_both_lua = len(lua_modules) == 2
+    factory = options.factory or (factories[0] if factories else None)
+    is_requested = options.prove or (bool(factories) and not options.no_run)
     # A Lua module runs against another, or against what a factory makes.
-    if is_requested and lua_modules and (factory or len(lua_modules) == 2):
+    if is_requested and lua_modules and (are_both_lua or factory):
         module, other = result.lua_model_and_other(options.partial)
-        if len(lua_modules) == 2:  # both sides can be run without one
+        if are_both_lua:
             factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())

@@ -22,48 +22,61 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
         spec: the module that is the graph.
         graph: its data flow.
     """
-    users: dict[int, list[int]] = {}
-    """The nodes that take the output of a node."""
-    layers: dict[int, Traits] = {}
-    """The traits of the layer of each node."""
-    for number, node in enumerate(graph.nodes, 1):  # 0 is the input
-        layers[number] = traits_of(spec.children[node.module].target if node.module else "")
-        for source, _ in node.takes:
-            users.setdefault(source, []).append(number)
+    nodes = _Nodes(spec, graph)
+    names: dict[int, str] = {}
+    for number, node in enumerate(graph.nodes, 1):
+        if nodes.layers[number].written != _SOFTMAX or not node.takes:  # a damaged file may have one that takes nothing
+            continue
+        end_of_softmax = nodes.end_of_chain(number)  # behind views of its output
+        for user in nodes.users.get(end_of_softmax, ()):
+            if nodes.is_weighted_sum(user):
+                (scores, _), *_ = node.takes  # the node of the first input
+                names[scores] = "scores"
+                names[number] = "attention"
+                # Behind the sum, if the node has products only, and behind views.
+                names[nodes.end_of_chain(user, also=_SUM)] = "context"
+    return names
 
-    def end_of_chain(number: int, also: tuple[str, ...] | None = None) -> int:
-        """Return the last node of a chain that begins with one, each the only user of the one before.
+
+class _Nodes:
+    """The nodes of a graph by their numbers, from 1; 0 is the input of the graph.
+
+    Attributes:
+        layers: the traits of the layer of each node.
+        users: the nodes that take the output of each node, or an element of it; a node without users has no entry.
+
+    Args:
+        spec: the module that is the graph.
+        graph: its data flow.
+    """
+
+    def __init__(self, spec: ModuleSpec, graph: GraphSpec) -> None:
+        self.layers: dict[int, Traits] = {}
+        self.users: dict[int, list[int]] = {}
+        for number, node in enumerate(graph.nodes, 1):
+            self.layers[number] = traits_of(spec.children[node.module].target if node.module else "")
+            for source, _ in node.takes:
+                self.users.setdefault(source, []).append(number)
+
+    def end_of_chain(self, number: int, also: tuple[str, ...] | None = None) -> int:
+        """Return the last node of the chain of views behind a node, each the only user of the one before.
 
         Args:
-            number: of the first node.
-            also: the chain goes through views, and through layers that are written in this way; `None` for views only.
+            number: of the node, which is returned if there is no view.
+            also: how another layer is written (`Traits.written`) that the chain goes through like a view.
         """
-        while len(users.get(number, ())) == 1:
-            (user,) = users[number]
-            layer = layers[user]
+        while len(self.users.get(number, ())) == 1:
+            (user,) = self.users[number]
+            layer = self.layers[user]
             is_passed = layer.shares_memory or (also is not None and layer.written == also)
             if not is_passed:
                 break
             number = user
         return number
 
-    def is_weighted_sum(number: int) -> bool:
+    def is_weighted_sum(self, number: int) -> bool:
         """Return whether a node adds up values with weights: in one step, or by products that a user adds up."""
-        if layers[number].written == _MATRIX_PRODUCT:
+        if self.layers[number].written == _MATRIX_PRODUCT:
             return True
-        is_product = layers[number].written == _PRODUCT
-        return is_product and any(layers[user].written == _SUM for user in users.get(number, ()))
-
-    names: dict[int, str] = {}
-    for number, layer in layers.items():
-        inputs = graph.nodes[number - 1].takes
-        if layer.written != _SOFTMAX or not inputs:  # a damaged file may have a node that takes nothing
-            continue
-        for user in users.get(end_of_chain(number), ()):
-            if is_weighted_sum(user):
-                (scores, _), *_ = inputs  # the node of the first input
-                names[scores] = "scores"
-                names[number] = "attention"
-                # Behind the sum, if the node has products only, and behind views.
-                names[end_of_chain(user, also=_SUM)] = "context"
-    return names
+        is_product = self.layers[number].written == _PRODUCT
+        return is_product and any(self.layers[user].written == _SUM for user in self.users.get(number, ()))

@@ -50,11 +50,11 @@ def checked_name(name: str) -> str:
 def usable_name(name: str) -> str:
     """Return the Python name derived from a name of the file; empty if none can be.
 
-    Python normalizes identifiers to NFKC, in which two names can become one.
+    It may be a keyword or a name of the page: who gives it to a variable (`free_variable`) or an attribute changes it.
     """
     if len(name) > MAX_NAME:
         return ""
-    normalized = unicodedata.normalize("NFKC", name)
+    normalized = unicodedata.normalize("NFKC", name)  # as Python does, for which two names may be one
     # A page has `_` for what is not used, and Python changes `__x` inside a class.
     if not normalized.isidentifier() or normalized.startswith("_"):
         return ""
@@ -126,7 +126,12 @@ def _parsed(template: str) -> ast.Lambda:
 
 
 def _filled(node: Any, values: dict[str, ast.expr]) -> Any:
-    """Return a copy of a syntax tree, or of a list or field in one, in which some names are replaced."""
+    """Return a copy of a template's syntax tree, or of a list or field in one, with values in place of names.
+
+    Args:
+        node: the tree; as its places in the template mean nothing, the copy has none.
+        values: the expressions by name, each put in as it is, not copied.
+    """
     if isinstance(node, list):
         return [_filled(item, values) for item in node]
     if isinstance(node, ast.Name):
@@ -240,11 +245,14 @@ class Construction:
     depth: int = 1
 
     def literals(self) -> Iterator[tuple[Construction, int | str, Any]]:
-        """Yield all literals in it, in order: the construction whose argument it is, its place there, its value."""
+        """Yield all literals in it, in order: the construction whose argument it is, its place there, its value.
+
+        No argument may be the name of a parameter yet.
+        """
         for place, value in self.arguments():
             if isinstance(value, Construction):
                 yield from value.literals()
-            elif not isinstance(value, ast.expr):  # not the name of a parameter
+            else:
                 yield self, place, value
 
     def replace_argument(self, place: int | str, value: Any) -> None:
@@ -328,7 +336,11 @@ def lines(statement: ast.stmt, indent: int) -> list[str]:
         (target,) = statement.targets
         return _laid_out(f"{_without_brackets(target)} = ", value, "", indent)
     if isinstance(statement, ast.Return):
-        return _laid_out("return ", value, "", indent, has_brackets=False)
+        line = " " * indent + "return " + _without_brackets(value)
+        # Only where a tuple fits on the line it has no brackets.
+        if isinstance(value, ast.Tuple) and len(line) <= WIDTH:
+            return [line]
+        return _laid_out("return ", value, "", indent)
     return _laid_out("", value, "", indent)
 
 
@@ -338,42 +350,36 @@ def _without_brackets(node: ast.expr) -> str:
     return text[1:-1] if isinstance(node, ast.Tuple) and node.elts else text
 
 
-def _laid_out(before: str, node: ast.expr, after: str, indent: int, has_brackets: bool = True) -> list[str]:
-    """Return an expression as lines.
+def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
+    """Return an expression as lines, as Black does.
+
+    It is on one line, else a sum in brackets, with a term a line, else what is in the brackets of a call or list.
 
     Args:
         before: text before it on its first line: `x = `, `bias=`.
         node: the expression.
         after: text after it on its last line, such as a comma.
         indent: spaces before the first line.
-        has_brackets: whether a tuple that fits on the line is in brackets; `return x, h` has none.
     """
-    # As Black: on one line; else a sum in brackets, with a term a line; else what is in the brackets of a call or list.
     pad = " " * indent
-    text = text_of(node) if has_brackets else _without_brackets(node)
+    text = text_of(node)
     line = f"{pad}{before}{text}{after}"
     if len(line) <= WIDTH and not _has_one_argument_a_line(node):
         return [line]
     if isinstance(node, ast.BinOp):
         terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
-    opening, arguments, closing = _inside_brackets(node)
-    if not arguments:  # nothing in it can be broken: the line stays too long
+    opening, items, closing = _inside_brackets(node)
+    if not items:  # nothing in it can be broken: the line stays too long
         return [line]
-    on_one_line = [name + text_of(value) for name, value in arguments]
-    if isinstance(node, ast.Tuple) and len(on_one_line) == 1:
-        on_one_line[0] += ","  # which makes it a tuple
-    one_a_line: list[str] = []
-    for name, value in arguments:
-        one_a_line += _laid_out(name, value, ",", indent + 4)
-    return bracketed(
-        before + opening,
-        on_one_line,
-        closing + after,
-        indent,
-        one_a_line=one_a_line,
-        always_one_a_line=_has_one_argument_a_line(node),
-    )
+    one_a_line = [line for name, value in items for line in _laid_out(name, value, ",", indent + 4)]
+    if _has_one_argument_a_line(node):
+        return [f"{pad}{before}{opening}", *one_a_line, f"{pad}{closing}{after}"]
+    texts = [name + text_of(value) for name, value in items]
+    if isinstance(node, ast.Tuple) and len(texts) == 1:
+        texts[0] += ","  # which makes it a tuple
+    is_call = isinstance(node, ast.Call)
+    return bracketed(before + opening, texts, closing + after, indent, one_a_line, are_arguments=is_call)
 
 
 def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
@@ -398,9 +404,8 @@ def bracketed(
     items: list[str],
     after: str,
     indent: int,
-    *,
     one_a_line: list[str] | None = None,
-    always_one_a_line: bool = False,
+    are_arguments: bool = True,
 ) -> list[str]:
     """Return a bracketed list as lines, as Black does: all on one line, else the items on one, else one item a line.
 
@@ -409,22 +414,20 @@ def bracketed(
         items: the items.
         after: text after them.
         indent: spaces before the first line.
-        one_a_line: the indented lines of the items where each has lines of its own; by default each has one.
-        always_one_a_line: whether this is used even if the items fit on one line.
+        one_a_line: the items with lines of their own, indented; by default each item has one line.
+        are_arguments: whether they are those of a function; what is in a list or tuple never shares a line inside.
     """
     pad = " " * indent
     joined = ", ".join(items)
-    lines_of_items = one_a_line
-    if lines_of_items is None:
-        lines_of_items = [f"{pad}    {item}," for item in items]
-    if not always_one_a_line:
-        if len(f"{pad}{before}{joined}{after}") <= WIDTH:
-            return [f"{pad}{before}{joined}{after}"]
-        # Black gives each item of a list, and each of several names to unpack, a line of its own.
-        is_list_or_names = before.endswith("[") or before == "("
-        if len(f"{pad}    {joined}") <= WIDTH and not is_list_or_names:
-            lines_of_items = [f"{pad}    {joined}"]
-    return [f"{pad}{before}", *lines_of_items, f"{pad}{after}"]
+    if len(f"{pad}{before}{joined}{after}") <= WIDTH:
+        return [f"{pad}{before}{joined}{after}"]
+    if are_arguments and len(f"{pad}    {joined}") <= WIDTH:
+        inside = [f"{pad}    {joined}"]
+    elif one_a_line is not None:
+        inside = one_a_line
+    else:
+        inside = [f"{pad}    {item}," for item in items]
+    return [f"{pad}{before}", *inside, f"{pad}{after}"]
 
 
 def _operands(node: ast.BinOp) -> list[str]:

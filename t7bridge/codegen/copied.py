@@ -42,7 +42,7 @@ class SourcePiece:
     Attributes:
         name: its name there.
         text: its source.
-        needs: the other pieces that it uses: dotted name of the module, and name there.
+        needs: the other pieces that it uses, none of which uses it: dotted name of the module, and name there.
         imports: its imports.
         input_count: for a layer, the number of arguments of its `forward`; 0 if its base in torch.nn defines it.
         keeps_state: whether a method sets an attribute, to keep state between calls or because it is notified.
@@ -82,9 +82,8 @@ def pieces(target: str) -> list[SourcePiece]:
     def add_after_needs(home: str, name: str) -> None:
         """Add to `ordered` what a piece uses, and then the piece, given by its module and its name there."""
         piece = pieces_in(home)[name]
-        for other in piece.needs:
-            is_itself = other == (home, name)  # a class that names itself
-            if other not in ordered and not is_itself:
+        for other in piece.needs:  # never a piece that uses this one
+            if other not in ordered:
                 add_after_needs(*other)
         ordered[home, name] = piece
 
@@ -98,37 +97,41 @@ def reserved_names() -> frozenset[str]:
     homes = {f"{LAYERS}{path.stem}" for path in (_ROOT / "torchmodules" / "layers").glob("*.py")}
     for layer in registered_layers().values():
         for mapped in layer.modules.values():
-            targets = mapped.targets if isinstance(mapped, (Row, Choice)) else ()
-            homes.update(target.rpartition(".")[0] for target in targets)
+            if isinstance(mapped, (Row, Choice)):  # a function of an entry says only for a module what it becomes
+                homes.update(target.rpartition(".")[0] for target in mapped.targets)
     names: set[str] = set()
     for home in homes:
-        for piece in pieces_in(home).values():
+        for piece in pieces_in(home).values():  # none of a foreign module
             names.add(piece.name)
-            names.update(alias or name or module for module, name, alias in piece.imports)
+            for module, name, alias in piece.imports:
+                names.add(alias or name or module)
     return frozenset(names)
 
 
 @cache
 def pieces_in(module: str) -> dict[str, SourcePiece]:
-    """Return all pieces of source of one module by name; none of a module that is not this package's."""
+    """Return all pieces of source of one module by name; none of a module that is not this package's.
+
+    Args:
+        module: its dotted name.
+    """
     path = _path_of(module)
     if path is None:
         return {}
     text = path.read_text(encoding="utf-8")
     body = ast.parse(text).body
     imports, homes = _imported(body, module)
-    # What is neither defined nor imported here, such as docstrings and names of Python, is no piece.
     statements = {name: statement for statement in body for name in _defined_names(statement)}
-    homes.update(dict.fromkeys(statements, module))
+    homes.update(dict.fromkeys(statements, module))  # of all names of this package that the file uses, or defines
     pieces_of_file: dict[str, SourcePiece] = {}
     for name, statement in statements.items():
         torch_bases, own_bases = _bases_of(statement, pieces_of_file, homes)
         piece = _piece(name, statement, torch_bases, own_bases)
         piece.text = statement_text(statement, text.splitlines())
-        # A class may name itself.
+        # A class may name itself. Names in neither `homes` nor `imports` are those of Python.
         used_names = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
         needs = [(homes[used], used) for used in used_names if used in homes]
-        # In an order that does not depend on hashes; sets have none.
+        # Sorted, as the order of a set depends on hashes.
         piece.needs = tuple(sorted(needs, key=lambda need: short_name(".".join(need))))
         piece.imports = frozenset(imports[used] for used in used_names if used in imports)
         pieces_of_file[name] = piece
@@ -138,14 +141,14 @@ def pieces_in(module: str) -> dict[str, SourcePiece]:
 def _bases_of(
     statement: ast.stmt, pieces_of_file: Mapping[str, SourcePiece], homes: Mapping[str, str]
 ) -> tuple[list[str], list[SourcePiece]]:
-    """Return the bases of a class: names of those in torch.nn, `Module`, and the pieces of those in this package.
+    """Return the direct bases of a class: names of those in torch.nn, `Module`, and pieces of those in this package.
 
     Others, such as `torch.autograd.Function`, say nothing of a layer. A function or constant has no bases.
 
     Args:
         statement: the class, function or constant.
-        pieces_of_file: those before it in its file.
-        homes: the modules of this package's names that the file uses.
+        pieces_of_file: those before it in its file, by name.
+        homes: for each name from this package that the file defines or imports, the module that defines it.
     """
     torch_bases: list[str] = []
     own_bases: list[SourcePiece] = []
@@ -246,7 +249,7 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
 def _input_count(methods: dict[str, ast.FunctionDef], own_bases: list[SourcePiece]) -> int:
     """Return the number of arguments of the `forward` of a class or, if it has none, of its first base that has one.
 
-    It is 0 if only a base in torch.nn has one.
+    It is 0 if only a base in torch.nn has one. `*args` and arguments by keyword only do not count.
     """
     if "forward" in methods:
         _, *inputs = methods["forward"].args.args  # without `self`
@@ -306,18 +309,27 @@ def _signature(
         return _signature_of_method(methods["__init__"].args)
     if not args_are_fields:
         return inherited[0] if inherited else None  # the first base's, which Python would find
-    # Fields of bases come before the class's own, as in a data class.
+    assert isinstance(statement, ast.ClassDef)
+    return _signature_of_fields(statement, inherited)
+
+
+def _signature_of_fields(statement: ast.ClassDef, inherited: list[Signature]) -> Signature:
+    """Return the signature of a constructor whose arguments are fields: those of the bases, then the class's own.
+
+    Args:
+        statement: the class.
+        inherited: the signatures of its bases in this package, in order.
+    """
     parameters: dict[str, Parameter] = {}
     for base in inherited:
         parameters.update(base.parameters)
-    assert isinstance(statement, ast.ClassDef)
     # The only keyword of these class statements is `kw_only=True`: `class Cell(Layer, kw_only=True)`.
     kind: Any = Parameter.KEYWORD_ONLY if statement.keywords else Parameter.POSITIONAL_OR_KEYWORD
     for line in statement.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             name = line.target.id
             parameters[name] = _parameter(ast.arg(name, line.annotation), kind, line.value)
-    # Arguments by keyword come last.
+    # Arguments by keyword come last; those of one kind stay in order.
     return Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
 
@@ -369,7 +381,8 @@ def constructor(target: str) -> tuple[Signature | None, str]:
         target: a class of this package, or of torch.nn.
 
     Returns:
-        The signature, `None` if the constructor is that of the base; and the name of the base: `Linear`, `Module`.
+        The signature, `None` if the constructor is that of a layer of torch.nn, which is in `TORCH`; and the name of
+        the base: `Linear`, `Module`; of a class of torch.nn, its own.
 
     Raises:
         ModelError: the class does not exist.
@@ -494,20 +507,10 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
         shapes[identity] = {name: tensor.shape for name, tensor in tensors.items()}
     # The constructor of a graph has other arguments: its nodes.
     specs = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
-    parts: dict[int, tuple[dict[str, Shape], dict[str, ModuleArgument]]] = {}
-    """The shapes of the tensors, and the children, that each constructor makes, by the id of the module."""
+    parts: dict[int, _Parts] = {}
+    """What the constructor of each module makes, by the module's id."""
     for spec in reversed(specs):  # children first, so that the innermost error is the one reported
-        modules = {**spec.children, **spec.refers}
-        arguments = {name: ModuleArgument(module, shapes.get(id(module), {})) for name, module in modules.items()}
-        # A `Sequential` has numbered children, which are positional arguments.
-        numbered = [module for name, module in arguments.items() if name.isdigit()]
-        named = {name: module for name, module in arguments.items() if not name.isdigit()}
-        try:
-            parts[id(spec)] = constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
-        except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
-            raise ModelError(
-                f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
-            ) from error
+        parts[id(spec)] = _parts_of(spec, shapes)
     # When all can be constructed: outer modules first, in the order of the state dict.
     for spec in specs:
         expected_shapes, children = parts[id(spec)]
@@ -515,14 +518,36 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
         _check_tensors(spec, expected_shapes, shapes.get(id(spec), {}))
 
 
+_Parts = tuple[dict[str, Shape], dict[str, ModuleArgument]]
+"""What a constructor makes: the shapes of tensors, and the children, by name."""
+
+
+def _parts_of(spec: ModuleSpec, shapes: dict[int, dict[str, Shape]]) -> _Parts:
+    """Return what the constructor of a module makes, or refuse the module if it would raise.
+
+    Args:
+        spec: the module.
+        shapes: the shapes of the tensors that each module has in the file, by the module's id.
+    """
+    modules = {**spec.children, **spec.refers}
+    arguments = {name: ModuleArgument(module, shapes.get(id(module), {})) for name, module in modules.items()}
+    # A `Sequential` has numbered children, which are positional arguments.
+    numbered = [module for name, module in arguments.items() if name.isdigit()]
+    named = {name: module for name, module in arguments.items() if not name.isdigit()}
+    try:
+        return constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
+    except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
+        raise ModelError(
+            f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
+        ) from error
+
+
 def _is_known(target: str) -> bool:
     """Return whether a class is one of this package or of torch.nn; the tensors of others are unknown."""
     return target.startswith(OURS) or target.removeprefix("torch.nn.") in TORCH
 
 
-def constructed_parts(
-    target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[dict[str, Shape], dict[str, ModuleArgument]]:
+def constructed_parts(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Parts:
     """Return the shapes of the tensors, and the children, of a module constructed with these arguments, by name.
 
     Args:
@@ -540,19 +565,34 @@ def constructed_parts(
     bound.apply_defaults()
     modules = _stored_modules(signature, bound.arguments, base == "Sequential")
     if "dtype" in signature.parameters:
-        dtype = bound.arguments["dtype"]
-        # `dtype=None` keeps the type of the input.
-        may_be_none = signature.parameters["dtype"].default is None
-        if (dtype or not may_be_none) and dtype not in ELEMENT_TYPES:
-            raise Refused(f"torch has no element type {dtype!r:.40}")
+        _check_element_type(signature.parameters["dtype"], bound.arguments["dtype"])
+    return _tensors_of(target, bound), modules
+
+
+def _tensors_of(target: str, bound: BoundArguments) -> dict[str, Shape]:
+    """Return the shapes of the tensors that the constructor of a class of this package makes, by name.
+
+    Args:
+        target: the class.
+        bound: the arguments.
+    """
     facts = traits_of(target)
     if facts.shapes is not None:  # as its entry says, else as those of the class that it is like
-        tensors = facts.shapes(*bound.args, **bound.kwargs)
+        sizes = facts.shapes(*bound.args, **bound.kwargs)
     elif facts.like:
-        tensors = constructed(facts.like, *_arguments_of(facts.like, bound))
+        sizes = constructed(facts.like, *_arguments_of(facts.like, bound))
     else:
-        tensors = {}
-    return {name: shape(size) for name, size in tensors.items()}, modules
+        return {}
+    return {name: shape(size) for name, size in sizes.items()}
+
+
+def _check_element_type(parameter: Parameter, dtype: Any) -> None:
+    """Refuse an argument that names no element type; none is needed where the layer has a default, `None`."""
+    may_be_none = parameter.default is None  # which keeps the type of the input
+    if may_be_none and not dtype:
+        return
+    if dtype not in ELEMENT_TYPES:
+        raise Refused(f"torch has no element type {dtype!r:.40}")
 
 
 def _arguments_of(like: str, bound: BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -586,25 +626,31 @@ def _stored_modules(
     for name, argument in arguments.items():
         parameter = signature.parameters[name]
         is_for_modules = "nn." in parameter.annotation  # `nn.Module`, `nn.Module | None`
-        values: Mapping[Any, Any] = {name: argument}
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            values = dict(enumerate(argument))
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            values = argument
-        for key, value in values.items():
-            if not isinstance(value, ModuleArgument):
-                if is_for_modules and value is not parameter.default:  # `None` where the module is optional
-                    raise Refused(f"the argument {key} is no module")
-                continue
-            if is_for_modules and is_sequential:
-                # By its number, which may not be that of the argument: before it there may be others.
-                modules[str(len(modules))] = value
-            elif is_for_modules or parameter.annotation == "Any":
-                # An argument of any kind is stored under its own name, also by a `Sequential`.
-                modules[key] = value
-            else:
-                raise Refused(f"the argument {key} is a module")
+        for key, value in _values_of(parameter, argument).items():
+            if isinstance(value, ModuleArgument):
+                if not is_for_modules and parameter.annotation != "Any":
+                    raise Refused(f"the argument {key} is a module")
+                # A number may not be that of the argument: before it there may be others, which are stored by name.
+                is_numbered = is_for_modules and is_sequential
+                modules[str(len(modules)) if is_numbered else key] = value
+            elif is_for_modules and value is not parameter.default:  # `None` where the module is optional
+                raise Refused(f"the argument {key} is no module")
     return modules
+
+
+def _values_of(parameter: Parameter, argument: Any) -> Mapping[Any, Any]:
+    """Return the values that a parameter receives, by its name; those of `*args` by number, of `**kwargs` by keyword.
+
+    Args:
+        parameter: the parameter.
+        argument: its argument; a tuple for `*args`, a dict for `**kwargs`.
+    """
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return dict(enumerate(argument))
+    if parameter.kind is parameter.VAR_KEYWORD:
+        keywords: dict[str, Any] = argument
+        return keywords
+    return {parameter.name: argument}
 
 
 def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:

@@ -95,7 +95,7 @@ class SourceBuilder:
         if not criterion:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
-        block = CodeBlock(spec, "Model")
+        block = CodeBlock(spec, "Model", is_whole_model=True)
         call = self.construct_copied(spec)
         # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
         # known, is called with a target.
@@ -113,31 +113,33 @@ class SourceBuilder:
 
         Args:
             spec: the module.
-            form: that of its input; nothing is known of it if `None`. It is ignored for a shared module, which is
-                constructed once for all its inputs.
-            kind: that of its input, likewise.
+            form: that of its input; nothing is known of it if `None`.
+            kind: that of its input.
             idiom: plain PyTorch for the module and this form, if the caller has asked for it.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
         """
         self.budget.spend()
-        is_shared = self.is_shared(spec)
-        if form is None or is_shared:
-            form = Form()
-            idiom = None  # that of another form
-        if is_shared:
-            kind = ANY
-        # The simplest that is exact: a module of torch.nn, else a class with its steps, else the layer's own class.
+        if self.is_shared(spec):
+            # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
+            call, form_of_output = self._simplest_module(spec, Form(), ANY, None)
+            return call, Form(form_of_output.rank)
+        return self._simplest_module(spec, Form() if form is None else form, kind, idiom)
+
+    def _simplest_module(
+        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
+    ) -> tuple[Construction, Form]:
+        """Return the simplest construction of a module that is exact, and the form of its output.
+
+        It is a module of torch.nn, else of a class with its steps, else of the layer's own class; see `construct`.
+        """
         construction_and_form = self._torch_module(spec, form, kind, idiom)
         if construction_and_form is None:
             construction_and_form = self._module_of_own_class(spec, form, kind)
         call, form_of_output = construction_and_form
         call.depth = 1 + max((inner.depth for _, inner in call.inner_modules()), default=0)
         _check_nesting(call.depth, spec.path)
-        if is_shared:
-            # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
-            form_of_output = Form(form_of_output.rank)
         return call, form_of_output
 
     def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
@@ -226,8 +228,8 @@ class SourceBuilder:
     ) -> tuple[CodeBlock, Form]:
         """Return the class for a module, and the form of its output.
 
-        It is made once, with the form and kind of the first call: a module at several places is shared, and constructed
-        for any input.
+        It is made once, with the form and kind of the first call: of a module at several places, which is shared,
+        nothing is known of either in any call.
 
         Args:
             spec: the module.
@@ -307,22 +309,21 @@ class SourceBuilder:
         return positional, keywords
 
     def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
-        """Return whether a module can be written as steps for an input of a kind.
+        """Return whether a container can be written as steps for an input of a kind.
 
-        Lua leaves an output that is nothing out of the list that a container returns; steps would have an element for
-        it. A ParallelTable has steps if its input certainly has an element for each module whose output is not nothing;
-        a ConcatTable if its input is certainly something, or no output is nothing even for an input that is nothing.
-        Any other container always has.
+        Not if an output may be nothing: Lua leaves it out of the list that a container returns, in which steps would
+        have an element for it.
         """
         flow = traits(spec).flow
         child_count = len(spec.children)
         if flow is walk.parallel:
-            output = self.output_kind(spec, kind)  # without elements for outputs that are nothing
-            # A list of unknown length is assumed to have an element for each module.
+            # Each output needs an element of the input; one of unknown length is assumed to have all.
             element_count = child_count if kind.items is None else len(kind.items)
+            # Its items are the outputs that are something; `None` if it is not known which are.
+            output = self.output_kind(spec, kind)
             return output.items is not None and len(output.items) <= element_count
         if flow is walk.branches and kind == ANY:
-            # The input may be nothing. Steps are the same if Lua fails with it, or returns a complete list.
+            # The input may be nothing: then steps are right if Lua fails, or if all modules return something even so.
             output = self.output_kind(spec, NOTHING)
             return output is NEVER or len(output.items or ()) == child_count
         return True
@@ -337,7 +338,7 @@ def _check_nesting(depth: int, path: str) -> None:
 
     Args:
         depth: of the nesting.
-        path: of the outermost module.
+        path: of the outermost module, in Lua.
     """
     if depth > _MOST_NESTED:
         raise UnsupportedError(
@@ -387,7 +388,7 @@ class Body:
     """
 
     def __init__(self, builder: SourceBuilder, block: CodeBlock, form: Form, kind: Kind) -> None:
-        """Add step 0 to the class, which stands for its input, of this form and kind."""
+        """Add step 0 to the class: its input, of this form and kind, but of its own form in the whole model's class."""
         self.builder = builder
         self.block = block
         self._attribute_of: dict[int, Attribute] = {}
@@ -404,7 +405,7 @@ class Body:
         block.steps.append(Step(applied, [], form=form, kind=kind))
 
     def form(self, value: Value) -> Form:
-        """Return the form of a value, as far as it is known."""
+        """Return the form of a value, as far as it is known; of a list nothing is."""
         if not isinstance(value, Ref):
             return Form()
         step = self.step(value)
@@ -412,6 +413,7 @@ class Body:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
             return step.element_form
+        # Of an element only its origin is known: an input of the model, or one of its own. It is the same in each call.
         is_input = self.block.is_whole_model and value.is_in_input
         return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
@@ -463,12 +465,12 @@ class Body:
         facts = traits(spec)
         if facts.is_identity:
             return value
-        # In its own class, which this may be, a module is its steps.
+        # What becomes a class is its steps only in that class, which may be this one.
         if spec is self.block.spec or not self._becomes_class(spec):
             output = self._without_class(spec, value, next_module)
             if output is not None:
                 return output
-        # No list goes through an nn.Sequential: its modules are steps. One of several places is a module all the same.
+        # No list goes through an nn.Sequential: its modules are steps, but those of a shared one are steps of a class.
         is_for_lists = _returns_list(spec) or _takes_list(spec)
         if spec.target == SEQUENTIAL and is_for_lists and not self.builder.is_shared(spec):
             return self.sequence(spec, value)
@@ -477,12 +479,13 @@ class Body:
     def _becomes_class(self, spec: ModuleSpec) -> bool:
         """Return whether a module becomes a class of the source even if it could be written as steps.
 
-        A graph does, and a container of several places, unless a method of `Lists` writes it.
+        A graph does, and a container that occurs at several places; not a layer on lists with modules, whose entry says
+        how it is `written`.
         """
         facts = traits(spec)
         has_name_for_class = bool(facts.block)
-        may_be_class = has_name_for_class or (bool(spec.children) and not facts.written)
-        return may_be_class and (spec.graph is not None or self.builder.is_shared(spec))
+        is_container = has_name_for_class or (bool(spec.children) and not facts.written)
+        return is_container and (spec.graph is not None or self.builder.is_shared(spec))
 
     def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
         """Add the steps of a container or layer on lists, and return their output.
@@ -517,6 +520,19 @@ class Body:
         write = formula("lambda x: torch.cat(x, dim)", dim=dim)
         return self.add(Step(write, [tensors], form=self.form_of_concatenation(tensors)))
 
+    def add_slices(self, tensor: Value, dim: int, name: str) -> Ref:
+        """Add a step that returns the slices of a tensor along a dimension as a list, views of one shape.
+
+        Args:
+            tensor: the tensor.
+            dim: the dimension, from 0, or from -1 backwards.
+            name: a name for the variable of the list.
+        """
+        step = Step(formula("lambda x: x.unbind(dim)", dim=dim), [tensor], kind=many(TENSOR), shares_memory=True)
+        step.suggested_name = name
+        step.element_form = Form()
+        return self.add(step)
+
     def form_of_concatenation(self, parts: Value) -> Form:
         """Return the form of concatenated values: their rank, if all have the same; the extents are not known."""
         if not isinstance(parts, list):
@@ -538,33 +554,53 @@ class Body:
         # A module of torch.nn with operations around it, which a construction alone cannot express.
         if idiom is not None and idiom.call is not None and idiom.write is not applied:
             return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
-        # The class of torch.nn takes no list; a block that is the module itself would contain itself.
+        # The class of torch.nn takes no list, and no single example, which a model of this layer alone has to take.
         if spec.plain and (kind.is_list or spec is self.block.spec):
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
+        if idiom is not None and idiom.call is None:
+            return self._add_expression(spec, value, name, idiom)
         # A module alone: of torch.nn, or, without an idiom, of a class of its own.
-        if idiom is None or idiom.call is not None:
-            call, form_of_output = self.builder.construct(spec, form, kind, idiom)
-            return self.add_module(spec, call, value, name, form_of_output)
-        # An expression. Where it is a view, Lua's layer copies, which matters if another layer writes into its result.
+        call, form_of_output = self.builder.construct(spec, form, kind, idiom)
+        return self.add_module(spec, call, value, name, form_of_output)
+
+    def _add_expression(self, spec: ModuleSpec, value: Value, name: str, idiom: Idiom) -> Ref:
+        """Add a step for a module in whose place an expression is written; if it works in place, the module for now.
+
+        Args:
+            spec: the module.
+            value: its input.
+            name: its name, up to a number; empty to derive it from its class.
+            idiom: plain PyTorch for it, without a module.
+        """
         write = idiom.write
+        # Where the expression is a view, Lua's layer copies, which matters if another layer writes into its result.
         if self.builder.has_inplace and traits(spec).copies:
             write = copying(spec, write)
         if spec.kwargs.get("inplace"):
-            # A module until `tidy` knows whether anything else reads the memory that it changes.
-            call = self.builder.construct_copied(spec)
-            return self.add_module(spec, call, value, name, idiom.form, out_of_place=write)
+            return self.add_inplace_module(spec, value, name, idiom.form, write)
         shares_memory = self.builder.memory_effects.of(spec).shares
         return self.add(Step(write, [value], form=idiom.form, shares_memory=shares_memory))
 
+    def add_inplace_module(
+        self, spec: ModuleSpec, value: Value, name: str, form: Form, out_of_place: Write | None
+    ) -> Ref:
+        """Add a step that applies a layer that changes its input, by its own class.
+
+        `tidy` may put an expression in its place, if nothing else reads the memory that the layer changes.
+
+        Args:
+            spec: the module.
+            value: its input.
+            name: its name, up to a number; empty to derive it from the name of its class.
+            form: that of its output.
+            out_of_place: makes that expression from the input; `None` if there is none.
+        """
+        ref = self.add_module(spec, self.builder.construct_copied(spec), value, name, form)
+        self.step(ref).out_of_place = out_of_place
+        return ref
+
     def add_module(
-        self,
-        spec: ModuleSpec,
-        call: Construction,
-        value: Value,
-        name: str,
-        form: Form,
-        write: Write = applied,
-        out_of_place: Write | None = None,
+        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
     ) -> Ref:
         """Add a step that applies a module; a module applied before is not stored twice.
 
@@ -575,32 +611,40 @@ class Body:
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
             write: makes the expression from the module and the input.
-            out_of_place: see `Step`.
         """
-        attribute = self._attribute_of.get(id(spec))
-        if attribute is not None:
+        attribute = self._attribute_for(spec, call, name)
+        effect = self.builder.memory_effects.of(spec)
+        step = Step(
+            write,
+            [value],
+            attribute=attribute,
+            # What several steps use stays a module.
+            function=None if attribute.stays_separate else function_of(call),
+            form=form,
+            kind=self.builder.output_kind(spec, self.kind(value)),
+            inplace=effect.changes,
+            shares_memory=effect.shares,
+        )
+        return self.add(step)
+
+    def _attribute_for(self, spec: ModuleSpec, call: Construction, name: str) -> Attribute:
+        """Return the attribute of the class that holds a module: the one of an earlier step, or a new one.
+
+        Args:
+            spec: the module.
+            call: its construction, for a new one.
+            name: the name of a new one, up to a number; empty to derive it from the name of its class.
+        """
+        if id(spec) in self._attribute_of:
+            attribute = self._attribute_of[id(spec)]
             # Two steps call it now, so that it must not become part of the Sequential of one.
             attribute.stays_separate = True
-        else:
-            base_name = name or attribute_base_name(call.name)
-            attribute = Attribute(base_name, [call], stays_separate=self.builder.is_shared(spec))
-            self._attribute_of[id(spec)] = attribute
-            self.block.attributes.append(attribute)
-        effect = self.builder.memory_effects.of(spec)
-        return self.add(
-            Step(
-                write,
-                [value],
-                attribute=attribute,
-                # What several steps use, or the user named, stays a module.
-                function=None if attribute.stays_separate else function_of(call),
-                out_of_place=out_of_place,
-                form=form,
-                kind=self.builder.output_kind(spec, self.kind(value)),
-                inplace=effect.changes,
-                shares_memory=effect.shares,
-            )
-        )
+            return attribute
+        base_name = name or attribute_base_name(call.name)
+        attribute = Attribute(base_name, [call], stays_separate=self.builder.is_shared(spec))
+        self._attribute_of[id(spec)] = attribute
+        self.block.attributes.append(attribute)
+        return attribute
 
 
 class ClassNeededError(Exception):
@@ -637,9 +681,15 @@ class StepDomain(walk.Domain[Value]):
         """Refuse a list of unknown length."""
         raise ClassNeededError
 
-    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
-        """Return an element of a list; refuse a slice of a tensor (a `dim`), or an element that a list has not."""
-        if dim is not None:  # a slice of a tensor
+    def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
+        """Return an element of a list; refuse a slice of a tensor, or an element that a list has not.
+
+        Args:
+            value: the list: of values, or a result, of which any element is taken to be there.
+            index: of the element, from 0, or from -1 backwards; or its name in a table of Lua.
+            dim: that of slices; `None` for an element.
+        """
+        if dim is not None:
             raise ClassNeededError
         if isinstance(value, list):
             is_there = isinstance(index, int) and -len(value) <= index < len(value)
@@ -707,6 +757,7 @@ class Trial(StepDomain):
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
         """Run the flow, and note what it calls; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
+        self.splits_input = False
         self.called_children: list[str] = []
         self.receivers: dict[int, str] = {}
         self.branch_calls: set[int] = set()
@@ -717,23 +768,34 @@ class Trial(StepDomain):
         """Whether the flow is now applying modules to the elements of a list (`each`)."""
         self._calls_on_input: set[int] = set()
         """The numbers of the calls whose input is that of the container."""
-        flow = traits(spec).flow
-        assert flow is not None
-        # The flow calls the methods below, which fill the attributes above.
-        output: Value = flow(spec, value, self)
-        elements = output if isinstance(output, list) else []
-        self._note_branches(elements)
-        self.splits_input = len(elements) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
-        # Lua leaves what is nothing out of a list of outputs, which needs the class (see `can_be_steps`). What a
-        # ParallelTable passes on may be nothing, and so may the input of a ConcatTable if it is that of a class inside
-        # the model. The input of the model itself is something, and so are results of steps.
-        is_input_of_inner_class = value == INPUT and not body.block.is_whole_model
-        may_return_nothing = flow is walk.parallel or (flow is walk.branches and is_input_of_inner_class)
-        if may_return_nothing and not body.builder.can_be_steps(spec, body.kind(value)):
+        self._run_flow()
+        # Lua leaves what is nothing out of a list of outputs, which needs the class.
+        if self._may_return_nothing() and not body.builder.can_be_steps(spec, body.kind(value)):
             raise ClassNeededError
 
+    def _run_flow(self) -> None:
+        """Run the flow, which calls the methods below: these fill all attributes but for those about its output."""
+        flow = traits(self._spec).flow
+        assert flow is not None
+        output: Value = flow(self._spec, self._value, self)
+        if isinstance(output, list):
+            self._note_branches(output)
+            self.splits_input = len(output) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
+
+    def _may_return_nothing(self) -> bool:
+        """Return whether elements of the output may be nothing, as far as the input may be."""
+        flow = traits(self._spec).flow
+        if flow is walk.parallel:  # elements of its input may be
+            return True
+        # The input of the model itself is something, and so are results of steps.
+        is_input_of_inner_class = self._value == INPUT and not self._body.block.is_whole_model
+        return flow is walk.branches and is_input_of_inner_class
+
     def is_input_that_was_list(self, value: Value) -> bool:
-        """Return whether a value is the input of the class, of unknown kind, and was a list in the last call in Lua."""
+        """Return whether a value is the input of the class, of unknown kind, and was a list in the last call in Lua.
+
+        It may then be taken for a list.
+        """
         is_unknown = value == INPUT and self._body.kind(value) == ANY
         if not is_unknown or self._spec.obj is None:
             return False
@@ -763,19 +825,21 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Apply a function to the tensors of a list as one, and return what stands for the slices of its result.
-
-        What the function returns is not used: only the calls of modules in it are noted.
+        """Note the calls of modules by a function of the stacked tensors of a list, and return an unknown value.
 
         Args:
             value: the list.
-            apply: the function, which calls modules inside.
+            apply: the function, which calls modules inside; what it returns is not used.
+
+        Raises:
+            ClassNeededError: the value may be no list, or layers write into their input.
         """
         # The slices have the memory of one tensor, in Lua each has its own: no layer may write into them.
         if self._body.builder.has_inplace:
             raise ClassNeededError
         if not (self._body.kind(value).is_list or self.is_input_that_was_list(value)):
             raise ClassNeededError
+        # Neither the stacked tensor nor the list of slices is the output of one call.
         apply(Ref(_OF_SEVERAL_CALLS))
         return Ref(_OF_SEVERAL_CALLS)
 
@@ -784,8 +848,8 @@ class Trial(StepDomain):
 
         Args:
             value: the list.
-            apply: applies a module to an element, given by the number of the module and the element.
-            different: how many first elements have a module of their own; all further ones have number 0.
+            apply: applies a module of the container, given by its number from 0, to an element.
+            different: how many first elements have a module of their own number; further ones have the first's, 0.
         """
         if not isinstance(value, list):
             raise ClassNeededError
@@ -827,26 +891,35 @@ class Trial(StepDomain):
         """
         is_called_before = child in self._called
         if self._is_for_each_element:
-            # One module is called for all elements, and a module for lists would be steps instead.
-            if _returns_list(inside) or _takes_list(inside):
-                raise ClassNeededError
-            # Lua has a copy of the module for each element, with a state and with statistics of its own. The statistics
-            # for a single element are those of the module.
-            if any(map(remembers, specs_in(inside))):
-                raise ClassNeededError
-            if is_called_before and any(map(_keeps_statistics, specs_in(inside))):
-                raise ClassNeededError
+            _check_can_be_one_for_all(inside, is_called_before)
         if self._is_for_each_element or is_called_before:
             self.repeated_children.add(child)
         # A module that takes only an element of an output does not say what the whole is for.
         if isinstance(value, Ref) and _is_output(value) and not value.path:
             self.receivers[_call_of(value)] = child
-        if value is self._value:
+        if value is self._value:  # the very input, not a list that is equal
             self._calls_on_input.add(number)
 
     def _note_branches(self, outputs: Sequence[Value]) -> None:
         """Note which of these values are outputs of calls."""
         self.branch_calls |= {_call_of(output) for output in outputs if isinstance(output, Ref) and _is_output(output)}
+
+
+def _check_can_be_one_for_all(inside: ModuleSpec, is_called_before: bool) -> None:
+    """Refuse a module that cannot be called for all elements of a list, for each of which Lua has a copy of it.
+
+    Args:
+        inside: the module.
+        is_called_before: whether it was called for an element already.
+    """
+    # It has to be one module, and a module for lists would be steps instead.
+    if _returns_list(inside) or _takes_list(inside):
+        raise ClassNeededError
+    # Each copy has a state and statistics of its own; the statistics for the first element are those of the module.
+    if any(map(remembers, specs_in(inside))):
+        raise ClassNeededError
+    if is_called_before and any(map(_keeps_statistics, specs_in(inside))):
+        raise ClassNeededError
 
 
 _OF_SEVERAL_CALLS = -(10**9)
@@ -890,9 +963,9 @@ class Steps(StepDomain):
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None = None) -> None:
-        """Run a trial, so that nothing is added if this raises; `written` adds the steps."""
+        """Run a trial, which adds nothing but raises `ClassNeededError` if steps cannot do; `written` adds them."""
         super().__init__(body, spec, value)
-        self._trial = Trial(body, spec, value)  # which raises what is listed above
+        self._trial = Trial(body, spec, value)
         self._next_module = next_module
         self._call_count = 0
         """Number of calls so far, which is the number of the next one, as in the trial."""
@@ -931,12 +1004,12 @@ class Steps(StepDomain):
             last_index = max((path[0] for path in paths_in_input), default=-1)
             self._name_input_elements(last_index + 1)
 
-    def item(self, value: Value, index: int, dim: int | None = None) -> Value:
+    def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
         """Return an element of a list.
 
         Args:
             value: the list.
-            index: of the element; negative ones count from the end.
+            index: of the element, from 0, or from -1 backwards; or its name in a table of Lua.
             dim: `None`, as the trial refuses slices of tensors.
 
         Raises:
@@ -946,12 +1019,15 @@ class Steps(StepDomain):
             return super().item(value, index, dim)
         except ClassNeededError as error:
             # The trial did not know what modules inside return. Now that steps are written, it is too late for a class.
-            number = index + 1 if isinstance(index, int) else repr(index)  # Lua counts from 1
+            assert isinstance(value, list)  # of a result, any element is taken to be there
+            place = repr(index)
+            if isinstance(index, int) and index >= 0:
+                place = str(index + 1)  # Lua counts from 1, or from -1 backwards
             raise ModelError(
                 "takes an element of a list that has no such element",
                 path=self._spec.path,
-                expected=f"one of {len(value)}" if isinstance(value, list) else "an element",
-                found=f"element {number}",
+                expected=f"one of {len(value)}",
+                found=f"element {place}",
             ) from error
 
     def elements(self, value: Value, count: int) -> list[Value]:
@@ -962,7 +1038,7 @@ class Steps(StepDomain):
                 # Lua's containers ignore elements for which they have no module.
                 self._name_input_elements(count, ignores_further=True)
             else:
-                self._name_input_elements(len(items))
+                self._name_input_elements(len(items))  # all are unpacked, used or not
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
@@ -978,16 +1054,11 @@ class Steps(StepDomain):
         """
         body = self._body
         if self._trial.is_input_that_was_list(value):
-            # Only because it was a list it may be stacked: so from here on it is known to be one.
+            # As it is stacked, it has to be one from here on.
             body.step(INPUT).kind = many(TENSOR)
         stacked = body.add(Step(formula("lambda x: torch.stack(x)"), [value], kind=TENSOR))
-        unbound = formula("lambda x: x.unbind(0)")
         output = apply(stacked)
-        return body.add(
-            Step(
-                unbound, [output], kind=many(TENSOR), suggested_name="outputs", shares_memory=True, element_form=Form()
-            )
-        )
+        return body.add_slices(output, dim=0, name="outputs")
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
         """Add what applies a module inside to a value: steps, or the module itself; return its output.
@@ -1008,16 +1079,19 @@ class Steps(StepDomain):
             assert spec.graph is not None
             return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
-            # One module for all its calls, and so for inputs of any form: no steps of its own, and an output of which
-            # nothing is known (`Form()`).
-            call, _form_of_output = self._body.builder.construct(inside)
-            if call.name == "nn.Identity":  # as `apply` does below, it is left out
-                return value
-            return self._body.add_module(inside, call, value, name="", form=Form())  # named after its class
+            return self._call_repeated(inside, value)
         # The module that takes the output: a branch whose output a sum takes is a `body` or a `shortcut`.
         receiver = self._trial.receivers.get(number)
         next_module = None if receiver is None else spec.children[receiver]
         return self._body.apply(inside, value, name=self._branch_name(number), next_module=next_module)
+
+    def _call_repeated(self, inside: ModuleSpec, value: Value) -> Value:
+        """Add the call of a module inside that is called several times, with inputs of any form; return its output."""
+        # So without steps of its own, and with an output of which nothing is known.
+        call, _form_of_output = self._body.builder.construct(inside)
+        if call.name == "nn.Identity":  # left out, as by `Body.apply`
+            return value
+        return self._body.add_module(inside, call, value, name="", form=Form())
 
     def _branch_name(self, number: int) -> str:
         """Return the name of the module of a call if it is a branch: `branch`, or in a sum of two `body` or `shortcut`.
@@ -1086,17 +1160,19 @@ class Steps(StepDomain):
         block.input_count = max(count, block.input_count)
 
     def _note_lists_in_input(self, links: list[Link]) -> None:
-        """Note which elements of the input are lists, and their lengths, by the elements of them that are used.
+        """Note which elements of the input are lists, and their lengths: a graph of Lua uses all elements of each.
 
-        Lua requires that all elements are used, so the last one that is used is the last one.
+        Args:
+            links: those of the graph, whose flow has run.
         """
         list_lengths = self._body.block.list_lengths
         for source, path in links:
             value = self._node_values[source]
             # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
-                (place,) = value.path
-                list_lengths[place] = max(list_lengths.get(place, 0), path[0] + 1)
+                (index,) = value.path
+                if isinstance(index, int):  # not an element with a name
+                    list_lengths[index] = max(list_lengths.get(index, 0), path[0] + 1)
 
 
 # Layers on lists
@@ -1139,30 +1215,30 @@ class Lists:
                 write = formula("lambda module, x, h, c: module(x, (h, c))")
             else:
                 write = formula("lambda module, x, h: module(x, h)")
-        # The attribute of a cell that is like none of torch.nn is named as that of an LSTM.
-        attribute_name = TORCH.get(traits(spec).like, TORCH["LSTMCell"]).base
+        recurrent = traits(spec).recurrent
+        attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""  # `lstm`, `gru`, `rnn`
         features_only = Form(rank=1)
         return self._apply_with_state(self._items, call, attribute_name, features_only, write, tuple(letters))
 
     def _apply_with_state(
         self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]
     ) -> Value:
-        """Apply a module with a state to a list of its input and the state; return its only result, or a list.
+        """Apply a module with a state to its input and the state; return a list of its results, or the only one.
 
         Args:
-            items: the list.
+            items: the input, and the states or the state.
             call: the construction of the module.
-            name: the name of its attribute, up to a number.
+            name: the name of its attribute, up to a number; empty to derive it from the name of its class.
             form: of its results.
-            write: `applied`, if the module takes the list; else makes the expression from the module and each element.
+            write: `applied` if the module takes the items as a list; else makes the expression from the module and each
+                of them.
             result_names: the names of variables for the results, one for each; empty for one without a name of its own.
         """
         ref = self._body.add_module(self._spec, call, items, name, form, write)
         step = self._body.step(ref)
         step.result_names = result_names
         if write is not applied:
-            # `add_module` makes the list one operand; this expression has one for each element.
-            step.operands = [*items]
+            step.operands = [*items]  # `add_module` made the list one operand
         if len(result_names) == 1:
             return ref
         return [Ref(ref.step, (index,)) for index in range(len(result_names))]
@@ -1211,19 +1287,17 @@ class Lists:
             return None
         form, *other_forms = map(body.form, items)  # the result has that of the first
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
+        write = _written_between(symbol)
         if self._spec.kwargs.get("inplace"):
-            # A module until `tidy` knows whether anything else reads the memory that it changes.
-            call = body.builder.construct_copied(self._spec)
-            out_of_place = _written_of_list(_written_between(symbol)) if all(same_shapes) else None
-            return body.add_module(self._spec, call, items, name="", form=form, out_of_place=out_of_place)
+            out_of_place = _written_of_list(write) if all(same_shapes) else None
+            return body.add_inplace_module(self._spec, items, "", form, out_of_place)
+        operands = [*items]
         if len(items) == 1:
-            # As Lua's layer, whose output has memory of its own.
-            return body.add(Step(formula("lambda x: x.clone()"), list(items), form=form))
-        if all(same_shapes):
-            return body.add(Step(_written_between(symbol), list(items), form=form))
-        # The first is an operand twice: what is used twice gets a variable.
-        write = _written_with_reshapes(_written_between(symbol), same_shapes)
-        return body.add(Step(write, [items[0], *items], form=form))
+            write = formula("lambda x: x.clone()")  # Lua's layer, too, returns memory of its own
+        elif not all(same_shapes):
+            write = _written_with_reshapes(write, same_shapes)
+            operands = [items[0], *items]  # the first twice: what is used twice gets a variable
+        return body.add(Step(write, operands, form=form))
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
@@ -1248,9 +1322,9 @@ class Lists:
         It is `None` if no one number is right both with and without a batch.
 
         Args:
-            rank: the dimensions of one example of the input, if known.
+            rank: the dimensions of one example of the input, or of what is joined; `None` if not known.
         """
-        dim = self._spec.args[0]
+        dim = self._spec.args[0]  # from 0, or from -1 backwards
         dims_of_example = self._spec.kwargs.get("n_input_dims")
         # Without `n_input_dims` the layer counts as PyTorch does: among all dimensions, also that of a batch. From the
         # end, a batch makes no difference.
@@ -1280,12 +1354,7 @@ class Lists:
         # No layer may write into the results of `unbind`.
         if dim is None or self._body.builder.has_inplace:
             return None
-        write = formula("lambda x: x.unbind(dim)", dim=dim)
-        return self._body.add(
-            Step(
-                write, [self._value], kind=many(TENSOR), suggested_name=PARTS, shares_memory=True, element_form=Form()
-            ),
-        )
+        return self._body.add_slices(self._value, dim, PARTS)
 
 
 def _written_between(symbol: str) -> Write:
@@ -1306,7 +1375,7 @@ def _written_of_list(write: Write) -> Write:
 
 
 def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
-    """Return what writes an expression of operands that all have the shape of the first, where it has to be given them.
+    """Return what writes an expression of operands that get the shape of the first, where they may have another.
 
     Lua computes in the order of memory whatever the shapes; PyTorch by shapes.
 
@@ -1317,7 +1386,7 @@ def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
     reshaped = formula("lambda x, first: x.reshape_as(first)")
 
     def write_reshaped(first: ast.expr, first_again: ast.expr, *others: ast.expr) -> ast.expr:
-        """Return the expression of the operands, others than the first reshaped; the first comes twice, see `fold`."""
+        """Return the expression, in which the first operand occurs again in `reshape_as`, and so is given twice."""
         terms = [first_again]
         for operand, is_same_shape in zip(others, same_shapes):
             terms.append(operand if is_same_shape else reshaped(operand, first))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from symtable import symtable
 from typing import Any
@@ -35,10 +35,19 @@ from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
 from ..nn.state_dict import Recorded, Run, StateDict, lua_named
-from ..nn.torch_nn import SAME, TORCH
+from ..nn.torch_nn import SAME, TORCH, TorchClass
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
-from .copied import Import, TensorsByModule, check_construction, import_lines, pieces, remembers, statement_text
+from .copied import (
+    Import,
+    SourcePiece,
+    TensorsByModule,
+    check_construction,
+    import_lines,
+    pieces,
+    remembers,
+    statement_text,
+)
 from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
 from .idioms import traits
 from .statements import Writer, merge_alike, tidy
@@ -81,11 +90,14 @@ class Generated:
     is_stateful: bool = False
 
     def record(self) -> Recorded:
-        """Return a record by which a live module of the plan has the keys of the generated class in its state dict."""
+        """Return a record of the class's state dict, by which a live module of the plan converts its own to that.
+
+        Each tensor of the class is a whole tensor of the plan, under another key.
+        """
         record = Recorded([*self.tensors])
         for plan_key, (class_key, *tied_keys) in self.keys.items():
             whole_tensor = Run(plan_key, start=0, count=self.tensors[class_key].numel)
-            if class_key in record.pieces:  # another tensor of the plan is the same
+            if class_key in record.pieces:  # another tensor of the plan is the same, and has the same keys
                 record.copies.setdefault(class_key, []).append(whole_tensor)
                 continue
             record.sizes[class_key] = self.tensors[class_key].shape
@@ -137,6 +149,7 @@ def generate(
         UnsupportedLayerError: layers of the model have no PyTorch equivalent; it lists all of them.
         UnsupportedError: its modules are nested too deep.
         LimitError: the model is nested or shared too much.
+        ModelError: the value is no module, or one that cannot be constructed.
     """
     if not isinstance(value, TorchObject):
         raise ModelError("source is made from an nn module", path=path, found=type(value).__name__)
@@ -151,29 +164,17 @@ def _generate(
 ) -> Generated:
     """Generate the source of a model, as `generate` does, which turns a RecursionError of this into a message.
 
-    Args:
-        value: the module or criterion.
-        path: its path, for messages.
-        index_base: number of the first element, class or row: 1 as in Lua, or 0.
-        limits: resource limits.
-        source: the name of the original file; `None` if the text is left out.
-        lift: whether recognized cells become modules of torch.nn.
+    The arguments are those of `generate`; the text is left out if `source` is `None`.
     """
-    module_places = Places(value, path, limits)
-    check_depth(module_places)
-    original = lua_named(module_places)
-    plan = build_plan(value, path, index_base, limits, original)
-    check_size(original, limits, "constructing the model")
-    # Cells change the plan, so that all that follows reads their state dict and not that of `convert`.
-    cells = recognized(plan, original) if lift else Lifted(plan, original)
-    owned = owned_tensors(plan, cells.state)
+    original, cells = _planned(value, path, index_base, limits, lift)
+    owned = owned_tensors(cells.plan, cells.state)
     builder, root, blocks = _classes_of(value, cells, owned, limits)
 
     # From the class as it was made for this model, not from `blocks`, in which one class may stand for several.
     module_paths = list(_module_paths(root.attributes))
     tensors = _tensors_of_page(module_paths, owned)
-    _check_tensors(plan, cells.state, module_paths, tensors)
-    keys = _keys_of_page(plan, cells.state, owned, tensors)
+    _check_tensors(cells.plan, cells.state, module_paths, tensors)
+    keys = _keys_of_page(cells.plan, cells.state, owned, tensors)
     text = ""
     if source is not None:
         text = _text_of_page(builder, blocks, cells, owned, module_paths, source)
@@ -187,6 +188,19 @@ def _generate(
         state=original,
         is_stateful=blocks[-1].is_stateful,  # the last block is the model's own class
     )
+
+
+def _planned(value: TorchObject, path: str, index_base: int, limits: Limits, lift: bool) -> tuple[StateDict, Lifted]:
+    """Return the state dict of a model that `convert` writes, and its plan with the recognized cells in it.
+
+    The plan has a state dict of its own, as cells change it. The arguments are those of `generate`.
+    """
+    module_places = Places(value, path, limits)
+    check_depth(module_places)
+    original = lua_named(module_places)
+    plan = build_plan(value, path, index_base, limits, original)
+    check_size(original, limits, "constructing the model")
+    return original, recognized(plan, original) if lift else Lifted(plan, original)
 
 
 def _text_of_page(
@@ -212,7 +226,9 @@ def _text_of_page(
     connections += _tied_parameters(module_paths, owned, cells.plan, cells.state)
     constants = {id(cells.state[key]) for key in constant_biases(cells)}
     untrained = [*_constant_parameters(module_paths, owned, constants)]
-    return model_source(builder, blocks, connections, untrained, _element_types(module_paths, owned), source)
+    cast_of_model, casts_of_modules = _element_types(module_paths, owned)
+    additions = _Additions(connections, untrained, cast_of_model, casts_of_modules)
+    return model_source(builder, blocks, additions, source)
 
 
 def _classes_of(
@@ -315,7 +331,7 @@ def _keys_of_page(
 _MOST_DEEP = 250
 """Maximum nesting of modules."""
 _MOST_COMPARED = 64
-"""Maximum elements of a computed tensor that is compared by value; larger ones are compared by identity."""
+"""Maximum elements of a computed tensor that is compared by value; a larger one equals only itself."""
 
 
 def check_depth(places: Places) -> None:
@@ -367,32 +383,10 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
     Args:
         plan: the plan; it is modified.
         owned: the tensors of its modules, by the module's id and by their names in it.
-        computed: the tensors, by id, that are not views of the file's memory; they are compared by content.
+        computed: the tensors, by id, that are not views of the file's memory; small ones are compared by content.
     """
-    numbers: dict[Any, int] = {}
-    """A number for each description of a module: modules of one number are identical."""
+    numbered = _Numbered(owned, computed)
     first_of_number: dict[int, ModuleSpec] = {}
-
-    def identity_of(tensor: Tensor) -> Any:
-        """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
-        # Computed tensors have memory of their own each, even if in the file their layers are one: small ones, such as
-        # the counters of batch normalizations, are compared by content, large ones equal themselves only. Views of no
-        # elements have no memory in common, but cannot differ.
-        if not tensor.numel or (id(tensor) in computed and tensor.numel <= _MOST_COMPARED):
-            return tensor.element.name, tensor.shape, b"".join(rows(tensor))
-        if id(tensor) in computed:
-            return id(tensor)
-        return place_of(tensor)
-
-    @cache
-    def number_of(spec: ModuleSpec) -> int:
-        """Return the number of a module's description: how it is constructed, what is in it, and its tensors."""
-        construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
-        children = tuple((name, number_of(child)) for name, child in spec.children.items())
-        # Modules that it only refers to are at other places of the plan, and must be the same ones.
-        refers = tuple((name, id(other)) for name, other in spec.refers.items())
-        views = tuple((name, identity_of(tensor)) for name, tensor in owned.get(id(spec), {}).items())
-        return numbers.setdefault((construction, children, refers, views), len(numbers))
 
     @cache
     def has_tensors(spec: ModuleSpec) -> bool:
@@ -408,7 +402,45 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
         for name, child in spec.children.items():
             # Without tensors there is nothing to tie; of two states kept between calls one would overwrite the other.
             if has_tensors(child) and not has_state(child):
-                spec.children[name] = first_of_number.setdefault(number_of(child), child)
+                spec.children[name] = first_of_number.setdefault(numbered.number_of(child), child)
+
+
+class _Numbered:
+    """Numbers for modules: those of one number are identical, down to the memory of all their tensors.
+
+    Args:
+        owned: the tensors of modules, by the module's id and by their names in it.
+        computed: the tensors, by id, that are not views of the file's memory.
+    """
+
+    def __init__(self, owned: TensorsByModule, computed: set[int]) -> None:
+        self._owned = owned
+        self._computed = computed
+        self._number_of_description: dict[Any, int] = {}
+        self._number_of_id: dict[int, int] = {}
+
+    def number_of(self, spec: ModuleSpec) -> int:
+        """Return the number of a module, by how it is constructed, what is in it, and its tensors."""
+        if id(spec) not in self._number_of_id:
+            construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+            children = tuple((name, self.number_of(child)) for name, child in spec.children.items())
+            # Modules that it only refers to are at other places of the plan, and must be the same ones.
+            refers = tuple((name, id(other)) for name, other in spec.refers.items())
+            tensors = tuple((name, self._identity_of(tensor)) for name, tensor in self._owned.get(id(spec), {}).items())
+            description = (construction, children, refers, tensors)
+            next_number = len(self._number_of_description)
+            self._number_of_id[id(spec)] = self._number_of_description.setdefault(description, next_number)
+        return self._number_of_id[id(spec)]
+
+    def _identity_of(self, tensor: Tensor) -> Any:
+        """Return what is equal for two tensors only if they are the same: the content, the tensor, or its view."""
+        is_computed = id(tensor) in self._computed
+        # Computed tensors have memory of their own each, even if in the file their layers are one: small ones, such as
+        # the counters of batch normalizations, are compared by content. Views of no elements have no memory in common,
+        # but cannot differ.
+        if not tensor.numel or (is_computed and tensor.numel <= _MOST_COMPARED):
+            return tensor.element.name, tensor.shape, b"".join(rows(tensor))
+        return id(tensor) if is_computed else place_of(tensor)
 
 
 def shared_specs(plan: Plan) -> set[int]:
@@ -443,34 +475,45 @@ def choose_classes(plan: Plan, shared: set[int]) -> None:
         # Sets `plain` of views, before these are visited: where they may receive an example, it is cleared again.
         if spec.target == SEQUENTIAL:
             _flatten_views([*spec.children.values()])
-        # With the arguments `plain_examples` the plain class accepts a single example too: PReLU with one weight.
-        # They are `None` for a class that never does, as most.
-        may_refuse_example = batch_is_lost and spec.args != facts.plain_examples
+        # With these arguments the plain class accepts a single example, too: PReLU with one weight.
+        accepts_examples = facts.plain_examples is not None and spec.args == facts.plain_examples
         may_refuse_list = id(spec) in shared and facts.may_take_list
-        if may_refuse_example or may_refuse_list:
+        if (batch_is_lost and not accepts_examples) or may_refuse_list:
             spec.plain = ""
-        if facts.loses_batch and not spec.kwargs.get(facts.keeps_batch_if):
+        keeps_batch = spec.kwargs.get(facts.keeps_batch_if)  # the argument of that name, if the layer has any
+        if facts.loses_batch and not keeps_batch:
             batch_is_lost = True
 
 
 def _flatten_views(modules: list[ModuleSpec]) -> None:
-    """Replace a `View(n)` by `Flatten` if the linear layer after it has n features, and so refuses anything else.
+    """Replace a `View(n)` by `Flatten` if the linear layer after it takes n features: it refuses any other number.
 
     Args:
-        modules: those of a Sequential, in order; the class of torch.nn (`plain`) of a view is set.
+        modules: those of a Sequential, in order; the class of torch.nn (`plain`) of such a view is set.
     """
     for at, spec in enumerate(modules):
         if traits(spec).written != ("view",) or len(spec.args) != 1:
             continue
+        # The first layer after it that does not keep the shape decides.
         for following in modules[at + 1 :]:
             name = following.target.removeprefix("torch.nn.")
-            # Both tuples have one element, the number of features.
-            if name == "Linear" and following.args[:1] == spec.args:
+            # The first argument of a linear layer is the number of features that it takes.
+            if name == "Linear" and spec.args == (_first_argument(following, TORCH[name]),):
                 spec.plain = "torch.nn.Flatten"
-            # Layers that keep the shape may stand between the two; any other may change the number of features.
             keeps_shape = name in TORCH and TORCH[name].rank == SAME
             if not keeps_shape:
                 break
+
+
+def _first_argument(spec: ModuleSpec, layer: TorchClass) -> Any:
+    """Return the first argument of a module of torch.nn, which an entry may give by position or by name.
+
+    Args:
+        spec: the module.
+        layer: its class.
+    """
+    name, *_ = layer.arguments
+    return spec.args[0] if spec.args else spec.kwargs.get(name)
 
 
 # Places
@@ -602,25 +645,32 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         module_paths: the path of each module of the page.
         owned: the tensors of each module, by the module's id and by their names in it.
     """
-    float_types: list[tuple[AttributePath, set[str]]] = []
+    float_types: list[tuple[AttributePath, list[str]]] = []
+    """The different types of the floating point tensors of each module, in their order, and not in that of a set."""
     for path, spec in module_paths:
-        types = {tensor.element.name for tensor in owned.get(id(spec), {}).values()}
-        float_types.append((path, types & {*_CAST_METHODS}))
-    counts = Counter(name for _, types in float_types for name in types)
-    usual = "float32"
-    if counts:  # there are tensors of floating point numbers
-        ((usual, _),) = counts.most_common(1)
+        all_types = dict.fromkeys(tensor.element.name for tensor in owned.get(id(spec), {}).values())
+        float_types.append((path, [name for name in all_types if name in _CAST_METHODS]))
+    usual = _most_common(name for _, types in float_types for name in types)
     statements: list[ast.stmt] = []
     for path, types in float_types:
-        # The methods change a module as a whole, so that none suits one of several types: it keeps the usual one, and
-        # `load_state_dict` converts its values.
-        if len(types) == 1 and usual not in types:
-            statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[types.pop()])))
+        if len(types) != 1:
+            # The methods change a module as a whole, so that none suits one of several types: it keeps the usual one,
+            # and `load_state_dict` converts its values.
+            continue
+        (only_type,) = types
+        if only_type != usual:
+            statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[only_type])))
     return "" if usual == "float32" else _CAST_METHODS[usual], statements
 
 
+def _most_common(float_types: Iterable[str]) -> str:
+    """Return the most common of some element types, the first of several; float32 if there are none."""
+    counts = Counter(float_types)
+    return max(counts, key=counts.__getitem__, default="float32")
+
+
 def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePaths, page: dict[str, Tensor]) -> None:
-    """Compare every tensor of a model's file with the corresponding Lua tensor.
+    """Check that each tensor of Lua is in the page at every place of its module: constructors make it at each.
 
     Args:
         plan: the plan.
@@ -632,12 +682,12 @@ def _check_tensors(plan: Plan, source: dict[str, Tensor], module_paths: ModulePa
         ModelError: a tensor is missing, or replaced by another one.
     """
     paths: dict[int, list[AttributePath]] = {}
+    """All paths of a module, by its id."""
     for path, spec in module_paths:
         paths.setdefault(id(spec), []).append(path)
     for key, tensor in source.items():
         spec, name = owner_of(plan, key)
         counterparts = [page.get(".".join((*path, name))) for path in paths.get(id(spec), ())]
-        # At every place of the module: the constructor makes each, and the file fills each.
         if not counterparts or not all(other is not None and _are_same(tensor, other) for other in counterparts):
             raise ModelError(
                 "a tensor would be lost or replaced by another one in model.pt",
@@ -669,20 +719,30 @@ _BASE_IMPORTS = {
 def prepared(builder: SourceBuilder) -> list[CodeBlock]:
     """Return the classes of a model, tidied and merged, those that others contain first.
 
-    What no class uses any more is left out: a class, and of the builder's copied pieces, which are modified, a layer.
+    Classes that no other uses are left out. From the builder, copied pieces that none uses are removed.
     """
     for block in builder.blocks:
-        tidy(block)
+        tidy(block)  # which makes some layers expressions or functions
     blocks = _used_blocks(builder.blocks)
-    # Of layers that became expressions or functions, the class is not included.
+    needed = _names_of_needed_pieces(blocks, builder.copied_pieces)
+    builder.copied_pieces = {name: piece for name, piece in builder.copied_pieces.items() if name in needed}
+    return merge_alike(blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+
+
+def _names_of_needed_pieces(blocks: list[CodeBlock], copied_pieces: Mapping[str, SourcePiece]) -> set[str]:
+    """Return the names of the copied pieces that classes still construct, and of those that these need.
+
+    Args:
+        blocks: the classes.
+        copied_pieces: all copied pieces, by name.
+    """
     needed: set[str] = set()
     for block in blocks:
         for call in block.constructions():
-            is_class_of_page = call.block is not None
-            if call.name in builder.copied_pieces and call.spec is not None and not is_class_of_page:
+            is_class_of_page = call.block is not None  # its name is not final yet
+            if call.name in copied_pieces and call.spec is not None and not is_class_of_page:
                 needed.update(piece.name for piece in pieces(call.spec.target))
-    builder.copied_pieces = {name: piece for name, piece in builder.copied_pieces.items() if name in needed}
-    return merge_alike(blocks, frozenset((*builder.copied_pieces, *builder.foreign_imports, *TAKEN)))
+    return needed
 
 
 def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
@@ -697,23 +757,30 @@ def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
     return [block for block in blocks if id(block) in used]
 
 
-def model_source(
-    builder: SourceBuilder,
-    blocks: list[CodeBlock],
-    connections: list[ast.stmt],
-    untrained: list[ast.stmt],
-    casts: tuple[str, list[ast.stmt]],
-    source: str,
-) -> str:
+@define(eq=False)
+class _Additions:
+    """What a page has besides its classes and layers, as its tensors require.
+
+    Attributes:
+        connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
+        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
+        cast_of_model: the method that sets the element type of all parameters: `double`; empty for float32.
+        casts_of_modules: statements of `load` that set that of single modules: `model.layers[3].half()`.
+    """
+
+    connections: list[ast.stmt] = field(factory=list)
+    untrained: list[ast.stmt] = field(factory=list)
+    cast_of_model: str = ""
+    casts_of_modules: list[ast.stmt] = field(factory=list)
+
+
+def model_source(builder: SourceBuilder, blocks: list[CodeBlock], additions: _Additions, source: str) -> str:
     """Return the whole file.
 
     Args:
         builder: the builder of the blocks.
         blocks: the classes, those that others contain first; the model's own is the last.
-        connections: statements at the end of the model's constructor: `self.decoder.weight = self.encoder.weight`.
-        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
-        casts: the method that sets the element type of all parameters: `double`, empty for float32; and the statements
-            of `load` for modules of another type.
+        additions: what the tensors of the model require.
         source: the name of the original file.
     """
     # No variable may have one of these names.
@@ -721,23 +788,30 @@ def model_source(
     *inner, model = blocks
     parts = [[piece.text] for piece in builder.copied_pieces.values()]
     parts += [_class(block, Writer(block, class_names)) for block in inner]
-    parts.append(_class(model, Writer(model, class_names), connections, untrained))
-    cast_of_model, casts_of_modules = casts
-    parts.append(_load(cast_of_model, casts_of_modules))
-    # Two empty lines before each part, as Black has them.
-    text = "\n".join(line for part in parts for line in ("", "", *part))
-
+    parts.append(_class(model, Writer(model, class_names), additions))
+    parts.append(_load(additions))
     # Imports come first in the page, but depend on what the parts use.
-    imports = _imports_of(builder, parts)
+    all_lines = _head(source, _imports_of(builder, parts))
+    for part in parts:
+        all_lines += ["", "", *part]  # two empty lines before each part, as Black has them
+    return "\n".join(all_lines) + "\n"
+
+
+def _head(source: str, imports: set[Import]) -> list[str]:
+    """Return the docstring and imports of a page as lines.
+
+    Args:
+        source: the name of the original file.
+        imports: the imports.
+    """
     # `dataclass` looks for annotations that are text in `sys.modules`, where a page that `exec` runs is not.
     postponed = [] if ("dataclasses", "dataclass", "") in imports else ["from __future__ import annotations", ""]
-    head = [
+    return [
         f'"""The model of {_safe(source)} in PyTorch, {MADE_BY} {__version__}."""',
         "",
         *postponed,
         *import_lines(imports),
     ]
-    return "\n".join(head) + "\n" + text + "\n"
 
 
 def _imports_of(builder: SourceBuilder, parts: list[list[str]]) -> set[Import]:
@@ -773,36 +847,42 @@ def _safe(name: str) -> str:
     return re.sub(r"[^\w .@+-]", "_", name)[:40]
 
 
-def _class(
-    block: CodeBlock, writer: Writer, connections: Sequence[ast.stmt] = (), untrained: Sequence[ast.stmt] = ()
-) -> list[str]:
+def _class(block: CodeBlock, writer: Writer, additions: _Additions | None = None) -> list[str]:
     """Return a class as lines of source: docstring, constructor, `forward`.
 
     Args:
         block: the class.
         writer: has the statements of its `forward`.
-        connections: statements at the end of the constructor: `self.decoder.weight = self.encoder.weight`.
-        untrained: statements after these, for biases that stay zero: `self.lstm.bias_hh_l0.requires_grad_(False)`.
+        additions: of the whole model's class, what its tensors require.
     """
-    summary = _SUMMARIES.get(block.base_name, "Some steps of the model.")
-    if block.base_name == "Model":
-        class_name = block.spec.class_name
-        summary = f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
-    text = [f"class {checked_name(block.name)}(nn.Module):", f'    """{summary}"""', ""]
+    text = [f"class {checked_name(block.name)}(nn.Module):", f'    """{_summary_of_class(block)}"""', ""]
     if block.attributes:  # else the constructor of nn.Module will do
-        parameters = [f"{checked_name(name)}: {kind}" for name, kind in block.parameters.items()]
-        text += bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
-        text.append("        super().__init__()")
-        for item in block.attributes:
-            text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.as_call()), 8)
-        for statement in connections:
-            text += lines(statement, 8)
-        if untrained:
-            text.append("        # Lua has one bias where PyTorch adds two: the second stays zero.")
-        for statement in untrained:
-            text += lines(statement, 8)
-        text.append("")
+        text += [*_constructor(block, additions or _Additions()), ""]
     return text + _forward(block, writer)
+
+
+def _constructor(block: CodeBlock, additions: _Additions) -> list[str]:
+    """Return the method `__init__` of a class as lines of source: modules, connections, and what is not trained."""
+    parameters = [f"{checked_name(name)}: {annotation}" for name, annotation in block.parameters.items()]
+    text = bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
+    text.append("        super().__init__()")
+    for item in block.attributes:
+        text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.as_call()), 8)
+    for statement in additions.connections:
+        text += lines(statement, 8)
+    if additions.untrained:
+        text.append("        # Lua has one bias where PyTorch adds two: the second stays zero.")
+    for statement in additions.untrained:
+        text += lines(statement, 8)
+    return text
+
+
+def _summary_of_class(block: CodeBlock) -> str:
+    """Return the docstring of a class: of the whole model, the class in Lua."""
+    if block.base_name != "Model":
+        return _SUMMARIES.get(block.base_name, "Some steps of the model.")
+    class_name = block.spec.class_name
+    return f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
 
 
 _SUMMARIES = {
@@ -821,7 +901,7 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
     """
     names = writer.unpacked
     text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_return_type(block)}:", 4)
-    text.append(f'        """{_summary(block, names)}"""')
+    text.append(f'        """{_summary_of_forward(block, names)}"""')
     if names and not block.is_stateful:  # one with a state has its inputs as arguments
         targets = [*names, "*_"] if block.ignores_further_inputs else names
         comma = "," if len(targets) == 1 else ""  # `x, = inputs`
@@ -829,7 +909,7 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
         if len(unpacking) <= WIDTH:
             text.append(unpacking)
         else:
-            text += bracketed("(", targets, ") = inputs", 8)
+            text += bracketed("(", targets, ") = inputs", 8, are_arguments=False)
     for statement in writer.statements:
         text += lines(statement, 8)
     return text
@@ -842,15 +922,17 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         block: the class.
         writer: has the names and statements of its `forward`.
     """
-    if block.is_stateful:
+    if block.is_stateful:  # an argument for each element of its input
         first, *states = writer.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
     annotation = "Tensor"
     if writer.unpacked:
         reads_elements_of_elements = any(ref.is_in_input and len(ref.path) > 1 for _, ref in block.links())
         annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
-    elif writer.source == "inputs":
-        annotation = _annotation(block.input_kind) if block.input_kind.is_list else "Any"
+    elif block.input_kind.is_list:
+        annotation = _annotation(block.input_kind)
+    elif writer.source == "inputs":  # its elements are used, as of a list or a tensor
+        annotation = "Any"
     arguments = [f"{writer.source}: {annotation}"]
     if writer.reads("target"):
         arguments.append("target: Any = None")
@@ -880,8 +962,8 @@ def _annotation(kind: Kind) -> str:
     return "Tensor" if kind == TENSOR else "Any"
 
 
-def _summary(block: CodeBlock, names: list[str]) -> str:
-    """Describe inputs and outputs in a docstring, as far as they are known.
+def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
+    """Return the docstring of `forward`: its inputs and outputs, as far as they are known.
 
     Args:
         block: the class.
@@ -894,8 +976,8 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
     # The shape only of the model's input, which its users have to know.
     if layer is not None and layer.shape and block.base_name == "Model":
-        # `(batch, {}, h, w)`, with the number of channels or features.
-        inputs = layer.shape.format(first_module.args[0])
+        # `(batch, {0}, height, width)`: the first argument of such a layer is its number of channels or features.
+        inputs = layer.shape.format(_first_argument(first_module, layer))
     elif names:
         inputs = f"a list of {len(names)}"
     elif block.input_kind.is_list:
@@ -906,19 +988,14 @@ def _summary(block: CodeBlock, names: list[str]) -> str:
     return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
 
 
-def _load(cast_of_model: str, casts_of_modules: list[ast.stmt]) -> list[str]:
-    """Return the function `load` as lines of source.
-
-    Args:
-        cast_of_model: the method that sets the element type of all parameters; empty for none.
-        casts_of_modules: statements that set that of single modules.
-    """
-    conversion = f".{cast_of_model}()" if cast_of_model else ""
+def _load(additions: _Additions) -> list[str]:
+    """Return the function `load` as lines of source; it sets element types other than float32."""
+    conversion = f".{additions.cast_of_model}()" if additions.cast_of_model else ""
     return [
         "def load(weights: str | Path | None = None) -> Model:",
         '    """Return the model in evaluation mode, with these weights or those of model.pt."""',
         f"    model = Model(){conversion}",
-        *(line for statement in casts_of_modules for line in lines(statement, 4)),
+        *(line for statement in additions.casts_of_modules for line in lines(statement, 4)),
         '    path = weights or Path(__file__).with_name("model.pt")',
         "    model.load_state_dict(torch.load(path, weights_only=True))",
         "    return model.eval()",
@@ -1008,12 +1085,7 @@ class _Page:
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}
         self._attributes_of_modules = {"nn": torch_classes, "torch": functions, "F": functions}
         """Attributes of modules of PyTorch."""
-        self._imports = {("__future__", "annotations"), *builder.foreign_imports.values()}
-        """Imports, as module and name."""
-        imports = [*_BASE_IMPORTS.values()]
-        for piece in builder.copied_pieces.values():
-            imports += piece.imports
-        self._imports.update((module, name) for module, name, _ in imports)
+        self._imports = _allowed_imports(builder)
 
     def check(self, statement: ast.stmt) -> None:
         """Check a statement of the page: an import, a class of the model, or `load`; nothing else may be there."""
@@ -1060,12 +1132,8 @@ class _Page:
             _require(isinstance(statement, (ast.Assign, ast.Return, ast.Expr)), statement)
             if isinstance(statement, ast.Assign):
                 variables |= _assigned(statement, words)
-                # `path = weights or Path(…)`: the only `or` of a page; its right side is checked instead.
                 if isinstance(statement.value, ast.BoolOp) and function.name == "load":
-                    left, right = _sides_of_or(statement.value)
-                    targets = [*map(ast.unparse, statement.targets)]
-                    _require((targets, ast.unparse(left)) == (["path"], "weights"), statement)
-                    to_check[number] = right
+                    to_check[number] = _default_path(statement, statement.value)  # an `or` is no allowed node
         for statement in to_check:
             for node in ast.walk(statement):
                 self._node(node, words | variables)
@@ -1099,6 +1167,15 @@ class _Page:
         _require(allowed, node)
 
 
+def _allowed_imports(builder: SourceBuilder) -> set[tuple[str, str]]:
+    """Return the imports that a page may have, as module and name; the name is empty for `import module`."""
+    imports = [*_BASE_IMPORTS.values()]
+    for piece in builder.copied_pieces.values():
+        imports += piece.imports
+    without_alias = {(module, name) for module, name, _ in imports}
+    return {("__future__", "annotations"), *builder.foreign_imports.values(), *without_alias}
+
+
 def _check_signature(function: ast.FunctionDef, arguments: set[str]) -> None:
     """Refuse a function of a page with other arguments, defaults other than constants, or annotations other than types.
 
@@ -1116,33 +1193,48 @@ def _check_signature(function: ast.FunctionDef, arguments: set[str]) -> None:
     for default in signature.defaults:
         _require(isinstance(default, ast.Constant), default)
     for annotation in (*(argument.annotation for argument in signature.args), function.returns):
-        if annotation is None:
-            continue
-        for node in ast.walk(annotation):
-            allowed = isinstance(node, _NODES_OF_ANNOTATIONS)
-            if isinstance(node, ast.Name):
-                allowed = node.id in _NAMES_IN_ANNOTATIONS
-            elif isinstance(node, ast.Constant):
-                allowed = node.value in (None, ...)  # `str | None`, `tuple[int, ...]`
-            _require(allowed, node)
+        if annotation is not None:
+            _check_annotation(annotation)
 
 
-def _sides_of_or(node: ast.BoolOp) -> tuple[ast.expr, ast.expr]:
-    """Return the two operands of an `or`, refusing `and` and more operands."""
-    _require(isinstance(node.op, ast.Or) and len(node.values) == 2, node)
-    left, right = node.values
-    return left, right
+def _check_annotation(annotation: ast.expr) -> None:
+    """Refuse an annotation with anything but the types of a page."""
+    for node in ast.walk(annotation):
+        allowed = isinstance(node, _NODES_OF_ANNOTATIONS)
+        if isinstance(node, ast.Name):
+            allowed = node.id in _NAMES_IN_ANNOTATIONS
+        elif isinstance(node, ast.Constant):
+            allowed = node.value in (None, ...)  # `str | None`, `tuple[int, ...]`
+        _require(allowed, node)
+
+
+def _default_path(statement: ast.Assign, value: ast.BoolOp) -> ast.expr:
+    """Return the right side of the only `or` of a page, `path = weights or Path(…)`; refuse any other statement.
+
+    Args:
+        statement: the statement.
+        value: its value.
+    """
+    _require(isinstance(value.op, ast.Or) and len(value.values) == 2, value)
+    left, right = value.values
+    targets = [*map(ast.unparse, statement.targets)]
+    _require(targets == ["path"] and ast.unparse(left) == "weights", statement)
+    return right
 
 
 def _assigned(statement: ast.Assign, words: set[str]) -> set[str]:
-    """Return the variables that a statement assigns; none may be one of the page's other names (`words`)."""
+    """Return the variables that a statement assigns.
+
+    Args:
+        statement: the statement.
+        words: names that the function may use without assigning them; none may be assigned but the two of `load`.
+    """
     names: set[str] = set()
     for target in statement.targets:
         names.update(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
     # `self.weight = …` assigns an attribute: `self` is only read there.
     if not any(isinstance(target, (ast.Name, ast.Tuple)) for target in statement.targets):
         names -= {"self"}
-    # `load` assigns two of the names that it may use.
     _require(not names & (words - {"model", "path"}), statement)
     _require(not any(name.startswith("__") for name in names), statement)
     return names

@@ -25,7 +25,7 @@ from ..data import define
 from ..nn.mapping import SEQUENTIAL, ModuleSpec
 from ..nn.output_shapes import Arguments, Extent, Mismatch, same, slid
 from ..nn.registry import Traits, traits_of
-from ..nn.torch_nn import REQUIRED, SAME, TORCH
+from ..nn.torch_nn import REQUIRED, SAME, TORCH, TorchClass
 from .code import Construction, Write, applied, apply, dotted, formula, method
 from .copied import constructor
 
@@ -52,8 +52,8 @@ class Form:
     Attributes:
         rank: dimensions of one example; `None` if unknown. The value has one more if it is a batch.
         origin: the source of its batch dimension.
-        extents: those of one example: numbers, or symbols for extents of the origin; empty if they are unknown, or
-            those of the origin itself.
+        extents: those of one example: numbers, or symbols for extents of the origin. Without any, the value has the
+            shape of its origin, of which nothing may be known.
 
     `Form()` says nothing: neither the rank nor the extents are known, and the origin is one of its own.
     """
@@ -63,29 +63,30 @@ class Form:
     extents: tuple[Extent, ...] = ()
 
     def as_input_of_rank(self, rank: int, dim: int = 0, extent: int | None = None) -> Form:
-        """Return the form of this value as the input of a layer that takes examples of `rank` dimensions.
+        """Return the form of this value, with extents, as the input of a layer for examples of `rank` dimensions.
 
-        What the layer requires is noted at the origin, so that it holds for all values of that origin.
+        If the value has the shape of its origin, what the layer requires is noted there, so that it holds for all
+        values of that origin.
 
         Args:
             rank: the dimensions of one example.
             dim: the dimension whose extent the layer requires, 0-based.
-            extent: that extent; `None` if it requires none.
+            extent: that extent; `None` if it requires none, or if that is not known.
         """
         if self.rank not in (None, rank):
             # The dimensions are grouped in another way: nothing is known of the value as an input of this layer.
             return Form(rank).as_input_of_rank(rank, dim, extent)
-        if self.extents:  # known already, as numbers or symbols
+        if self.extents:  # its own, not the origin's: there is nothing to note
             return self
         if extent is not None:
             # The first layer's counts: if another requires a different one, either of the two fails.
             self.origin.required_extents.setdefault((rank, dim), extent)
-        # Symbols of the origin: numbers once a layer knows them, and equal to themselves in any case.
+        # Symbols of the origin (`_known_extent`): numbers once a layer knows them, and equal to themselves in any case.
         symbols = tuple((self.origin, rank, index) for index in range(rank))
         return Form(rank, self.origin, symbols)
 
     def known_extents(self) -> tuple[int, ...] | None:
-        """The extents of one example, if all are numbers."""
+        """Return the extents of one example if all are known as numbers, otherwise `None`."""
         extents = tuple(_known_extent(extent) for extent in self.extents)
         if not extents or not all(isinstance(extent, int) for extent in extents):
             return None
@@ -93,7 +94,7 @@ class Form:
 
 
 def _known_extent(extent: Extent) -> Extent:
-    """Return the number for a symbol of an origin if a layer knows it, any other extent as it is."""
+    """Return the number for a symbol of an origin, (origin, rank, dim), if a layer knows it; others as they are."""
     if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], BatchOrigin):
         origin, *key = extent
         return origin.required_extents.get(tuple(key), extent)
@@ -111,12 +112,13 @@ def certainly_same_shape(one: Form, other: Form) -> bool:
     is_same_batch = one.origin is other.origin or (one.origin.is_input and other.origin.is_input)
     if not is_same_batch:
         return False
-    rank = one.rank if one.rank is not None else other.rank
+    rank = other.rank if one.rank is None else one.rank
     if rank is None:
-        # Two inputs of the model may have different extents; a value of one origin has that of the other.
+        # Both have the shapes of their origins; those of two inputs of the model may differ.
         return one.origin is other.origin
     if other.rank not in (None, rank):
         return False
+    # Those of two origins are only equal as numbers.
     extents = [_known_extent(extent) for extent in one.as_input_of_rank(rank).extents]
     other_extents = [_known_extent(extent) for extent in other.as_input_of_rank(rank).extents]
     return extents == other_extents
@@ -142,27 +144,38 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     if layer is None or len(args) > len(layer.arguments):
         return Construction(f"nn.{name}", [*args], kwargs, spec=spec)
     arguments = {**dict(zip(layer.arguments, args)), **kwargs}
+    _simplify(arguments, layer)
+    positional: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
+    for argument, default in layer.arguments.items():  # in PyTorch's order
+        if default is not REQUIRED:
+            keywords[argument] = arguments.get(argument, default)
+        elif argument in arguments:
+            positional[argument] = arguments[argument]
+    # Those that the table does not know.
+    keywords.update((argument, value) for argument, value in arguments.items() if argument not in layer.arguments)
+    # By these, the call leaves out what has its default.
+    defaults = {argument: default for argument, default in layer.arguments.items() if default is not REQUIRED}
+    return Construction(
+        f"nn.{name}", [*positional.values()], keywords, defaults, arg_names=tuple(positional), spec=spec
+    )
+
+
+def _simplify(arguments: dict[str, Any], layer: TorchClass) -> None:
+    """Write arguments of a class of torch.nn in the shortest way, in the dictionary itself.
+
+    Args:
+        arguments: those that are given, by name.
+        layer: the class.
+    """
     # Of a pooling layer, `stride=None` is the default, and means the size of its kernel.
-    is_kernel_by_default = "stride" in layer.arguments and layer.arguments["stride"] is None
-    if is_kernel_by_default and arguments.get("stride") is not None and arguments["stride"] == arguments["kernel_size"]:
+    is_kernel_by_default = layer.arguments.get("stride", REQUIRED) is None
+    if is_kernel_by_default and arguments.get("stride") == arguments.get("kernel_size"):
         arguments["stride"] = None
     # One number reads better than a tuple of equal ones.
     for argument, value in arguments.items():
         if argument in _SAME_FOR_ALL_AXES and isinstance(value, tuple) and len(set(value)) == 1:
             arguments[argument] = value[0]
-    positional: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    for argument, default in layer.arguments.items():
-        if default is not REQUIRED:
-            defaults[argument] = default
-        elif argument in arguments:
-            positional[argument] = arguments[argument]
-    # All optional ones by keyword, in PyTorch's order; those with their defaults are not written.
-    keywords = dict(defaults)
-    keywords.update((argument, value) for argument, value in arguments.items() if argument not in positional)
-    return Construction(
-        f"nn.{name}", [*positional.values()], keywords, defaults, arg_names=tuple(positional), spec=spec
-    )
 
 
 def attribute_base_name(class_name: str) -> str:
@@ -176,28 +189,33 @@ def attribute_base_name(class_name: str) -> str:
 
 
 def _form_of_output(call: Construction, form: Form) -> Form:
-    """Return the form of the output of a module of torch.nn, by that of its input."""
+    """Return the form of the output of a module of torch.nn.
+
+    Args:
+        call: the construction of the module.
+        form: that of its input, at whose origin the extent that the module requires is noted.
+    """
     layer = TORCH.get(call.name.removeprefix("nn."))
     if layer is None or layer.rank is None:  # nothing is known of it
         return Form()
-    if layer.rank == SAME:
-        # It keeps the shape, or at least the number of dimensions.
+    if layer.rank == SAME:  # the output has the dimensions of the input, and with the rule `same` its extents
         return form if layer.output is same else Form(form.rank)
     if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
-    # Of the first dimension of one example, its channels or features, the layer knows the extent by an argument.
-    form_of_input = form.as_input_of_rank(layer.rank, dim=0, extent=call.arguments_by_name().get(layer.extent))
+    arguments = call.arguments_by_name()
+    # Of the first dimension of one example, its channels or features, an argument may say the extent.
+    form_of_input = form.as_input_of_rank(layer.rank, dim=0, extent=arguments.get(layer.extent))
     try:
-        extents = layer.output(Arguments((), call.arguments_by_name()), form_of_input.extents)
+        extents = layer.output(Arguments((), arguments), form_of_input.extents)
     except (ArithmeticError, IndexError, Mismatch, TypeError, ValueError):  # arguments that the layer refuses
         return Form(layer.rank)
     return Form(layer.rank, form_of_input.origin, extents)
 
 
 def function_of(call: Construction) -> Write | None:
-    """Return what writes a function call equal to a module of torch.nn; `None` if the module is kept.
+    """Return what writes a function call equal to a module, in place of it; `None` if there is no such function.
 
-    One that changes its input in place is: the functions do not.
+    There is none for a class outside torch.nn, nor for a module that changes its input in place.
     """
     layer = TORCH.get(call.name.removeprefix("nn."))
     arguments = call.arguments_by_name()
@@ -251,11 +269,13 @@ def idiom_of(spec: ModuleSpec, form: Form) -> Idiom | None:
 
 
 def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
-    """Return the output form of a layer whose own class is copied: known if it differs little from one of torch.nn."""
-    name, *arguments = traits(spec).written or ("",)
-    # `("plain", "Conv2d")`: a class that is as that of torch.nn, but accepts more inputs.
-    layer = TORCH.get(arguments[0]) if name == "plain" else None
-    if layer is None:
+    """Return the output form of a layer whose own class is copied, from the form of its input.
+
+    It is known of a class that only accepts more inputs than one of torch.nn, as it may be written as that (`plain`).
+    """
+    facts = traits(spec)
+    layer = TORCH.get(facts.like)
+    if layer is None or facts.written != ("plain",):
         return Form()
     if layer.rank == SAME:  # it returns the shape of its input
         return form
@@ -366,20 +386,21 @@ class Idioms:
             return None
         return self.torch("LogSoftmax" if self._keyword("log") else "Softmax", -1)
 
-    def plain(self, name: str) -> Idiom | None:
-        """Write a class of this package that differs from one of torch.nn only in accepting more inputs.
+    def plain(self) -> Idiom | None:
+        """Write a class of this package that differs from one of torch.nn only in accepting more inputs, as that one.
 
-        Args:
-            name: that class, which only `form_of_copy` reads: here it is the module's `plain`, which is empty if the
-                module needs to accept more inputs.
+        `None` is returned where the module needs to accept them: where its `plain` is empty, or the input may have
+        examples of too few dimensions.
         """
         spec = self._spec
         facts = traits(spec)
-        # With these arguments the class of torch.nn accepts single examples too: PReLU with one weight.
-        takes_examples = facts.plain_examples is not None and spec.args == facts.plain_examples
-        # Examples of fewer dimensions torch.nn's class would refuse, or take for a batch.
-        has_rank = (self._input_form.rank or 0) >= facts.plain_rank
-        if not spec.plain or not (takes_examples or has_rank):
+        if not spec.plain:
+            return None
+        # With these arguments the class of torch.nn accepts examples of any dimensions: PReLU with one weight.
+        takes_any_rank = facts.plain_examples is not None and spec.args == facts.plain_examples
+        # Of fewer dimensions it would refuse them, or take them for a batch; 0 if the dimensions are not known.
+        rank = self._input_form.rank or 0
+        if rank < facts.plain_rank and not takes_any_rank:
             return None
         return self.torch(spec.plain, *spec.args, **spec.kwargs)
 
@@ -408,11 +429,14 @@ class Idioms:
         if not dims or self._input_form.rank != dims:
             return None
         extents = self._input_form.known_extents()
-        keeps_example = extents is not None and prod(extents) == prod(size)
-        # `plain` is set where the layer after it refuses any other number of features.
-        if len(size) == 1 and (size == (-1,) or self._spec.plain or keeps_example):
+        # Never if a size is -1, which stands for any number.
+        keeps_elements = extents is not None and prod(extents) == prod(size)
+        # One size is that of the whole example if it is -1, as many as there are elements, or what a linear layer
+        # after it requires (`plain`, see `_flatten_views`).
+        if len(size) == 1 and (size == (-1,) or keeps_elements or self._spec.plain):
             return self._flattened(dims)
-        if dims == 1 and len(size) > 1 and keeps_example:
+        # `Unflatten` splits one dimension.
+        if len(size) > 1 and keeps_elements and dims == 1:
             return self._unflattened()
         return None
 
@@ -425,17 +449,20 @@ class Idioms:
         if is_batch is False:  # any input is one example, a batch of them too
             return None
         size = self._args
-        rank = self._input_form.rank or 0
+        rank = self._input_form.rank or 0  # 0 if it is not known
         if is_batch and len(size) == 1:
-            # Whatever the dimensions after the first are, they become one. An example of rank 1 has none after it.
-            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec)) if rank > 1 else None
-        # An input of exactly the elements of the result is one example, any other a batch. Where the first extent is 1,
-        # as in an example of one element, Lua takes an example for a batch of one.
+            if rank < 2:  # an input of one dimension, as an example may be, has none after the first
+                return None
+            # Whatever the dimensions after the first are, they become one.
+            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
+        # Lua takes an input of exactly the elements of the result for one example, any other for a batch; but for a
+        # batch of one also an example whose first extent is 1.
         extents = self._input_form.known_extents()
-        if extents is None or prod(extents) != prod(size) or prod(size) < 2:
+        if extents is None or prod(extents) != prod(size) or extents[0] == 1:
             return None
         if len(size) == 1:
-            return self._flattened(rank) if extents[0] != 1 else None
+            return self._flattened(rank)
+        # `Unflatten` splits one dimension.
         return self._unflattened() if rank == 1 else None
 
     # Expressions
@@ -488,11 +515,13 @@ class Idioms:
 
     def unsqueeze(self) -> Idiom | None:
         """Write a new dimension of one example; `None` if it comes after the dimensions that Lua counts in one."""
-        (dim,) = self._arguments("dim")
+        (dim,) = self._arguments("dim")  # that of the output, 0-based
         dims = self._example_dims
-        if self._is_beyond_example(dim - 1):  # the new dimension may come after the last
+        if self._is_beyond_example(dim - 1):  # directly behind the last dimension it may be
             return None
-        after = Form(dims + 1) if dims is not None and dims == self._input_form.rank else Form()
+        after = Form()
+        if dims is not None and dims == self._input_form.rank:
+            after = Form(dims + 1)
         return self._expression(after, "lambda x: x.unsqueeze(dim)", dim=self._from_end(dim, added=1))
 
     def squeeze(self) -> Idiom | None:
@@ -520,7 +549,7 @@ class Idioms:
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has.
 
-        The arguments of the module are pairs of dimensions, 0-based.
+        The arguments of the module are pairs of dimensions, 0-based, of one example if Lua knows its dimensions.
         """
         if len(self._args) > _MOST_CHAINED:
             return None
@@ -543,7 +572,7 @@ class Idioms:
             return None
         form = self._input_form
         after = Form(form.rank)
-        # Of an example of one dimension this is the last, and 1 the same one: only a batch of examples has it.
+        # The only dimension of one example: the last, or dimension 1 of an input that can only be a batch then.
         if form.rank == 1 and dim in (1, -1):
             after = Form(1, form.origin, (length,))
         return self._expression(after, "lambda x: x.narrow(dim, start, length)", dim=dim, start=start, length=length)
@@ -551,16 +580,18 @@ class Idioms:
     def reduce(self, name: str, attribute: str = "") -> Idiom | None:
         """Write a reduction over one dimension.
 
+        `None` is returned where the input may be a vector, or the dimension depends on the input.
+
         Args:
             name: the method of tensors: `sum`, `max`, `min`.
             attribute: what its result has the output in: `values`; empty if it is the output.
         """
-        (dim,) = self._arguments("dim")
+        (dim,) = self._arguments("dim")  # 0-based, of one example if Lua knows its dimensions, else of the input
         rank = self._input_form.rank
         # For a vector Lua returns one number in one dimension, PyTorch in none.
-        if not rank or rank < 2:
+        if rank is None or rank < 2:
             return None
-        # Which dimension it is depends on the input.
+        # Examples have other dimensions than Lua counts, so that it takes some for batches.
         if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
             return None
         if self._keyword("squeeze") is False:  # the output keeps the dimension
@@ -569,8 +600,8 @@ class Idioms:
         template = f"lambda x: x.{name}(dim)"
         if attribute:  # `max` and `min` return values and indices
             template += f".{attribute}"
-        # The first dimension may be that of the batch: then the rank of an example is not known afterwards.
-        is_of_example = self._example_dims or dim > 0
+        # Without the first dimension of the input, which may be that of the batch, the rank of an example is not known.
+        is_of_example = self._example_dims is not None or dim > 0
         after = Form(rank - 1) if is_of_example else Form()
         return self._expression(after, template, dim=self._from_end(dim))
 
@@ -619,14 +650,16 @@ class Idioms:
         after = Form(rank=2)
         if kernel is not None and form_of_input.extents:
             time, _ = form_of_input.extents
-            # Of one axis, a number or a tuple of one.
-            kernel = kernel[0] if isinstance(kernel, tuple) else kernel
             stride = 1 if stride is None else stride
-            stride = stride[0] if isinstance(stride, tuple) else stride
             with suppress(Mismatch):  # a stride of 0, which fails when it is called
-                steps = slid(time, kernel, stride, 0)  # without padding
+                steps = slid(time, _of_only_axis(kernel), _of_only_axis(stride), padding=0)
                 after = Form(2, form_of_input.origin, (steps, out_channels))
         return Idiom(after, formula("lambda module, x: module(x.mT).mT"), call)
+
+
+def _of_only_axis(argument: Any) -> Any:
+    """Return the number that an argument of a layer with windows over one axis is, or the only one in a tuple."""
+    return argument[0] if isinstance(argument, tuple) else argument
 
 
 IDIOMS = frozenset(name for name in vars(Idioms) if not name.startswith("_") and name != "torch")

@@ -32,8 +32,6 @@ _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
 _SHORT_OPERAND = 12
 """Length of an operand that would hardly become shorter by a variable, such as `self.conv(x)`."""
-_MOST_LONG_OPERANDS = 8
-"""Maximum number of longer operands in an expression that may be short enough."""
 _MOST_UNPACKED = 100
 """Maximum number of elements of an input with names of their own."""
 _MOST_INNER_NAMES = 16
@@ -98,20 +96,20 @@ def _name_gates(block: CodeBlock) -> None:
     As in an LSTM, at least one must be that of a sigmoid.
     """
     readers: dict[int, set[str]] = {}
-    """The classes that read an element of each step's result; an empty name for all other uses."""
+    """By the number of a step, the classes of the modules that take one element of its result; "" for other uses."""
     for number, ref in block.links():
         reader = ""
-        is_in_result_of_class = number >= len(block.steps)
-        if not is_in_result_of_class and len(ref.path) == 1:
+        is_use_by_step = number < len(block.steps)  # else the class returns it
+        if is_use_by_step and len(ref.path) == 1:
             step = block.steps[number]
             if step is not None and step.attribute is not None:
                 reader = step.attribute.calls[0].name  # the only one: no chains are joined yet
         readers.setdefault(ref.step, set()).add(reader)
     for number, step in enumerate(block.steps):
-        names = readers.get(number, set())
-        are_gates = "nn.Sigmoid" in names and names <= {"nn.Sigmoid", "nn.Tanh"}
-        # A tensor that is split is suggested to be named parts.
-        if step and step.suggested_name == PARTS and are_gates:
+        if step is None or step.suggested_name != PARTS:  # the name of every tensor that is split
+            continue
+        classes = readers.get(number, set())
+        if "nn.Sigmoid" in classes and classes <= {"nn.Sigmoid", "nn.Tanh"}:
             step.suggested_name = GATES
 
 
@@ -119,42 +117,54 @@ def _join_chains(block: CodeBlock) -> None:
     """Join modules into one Sequential where the result of one has no other use than to be the input of the next.
 
     All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
-    that changes shared memory in place: it would read what that step writes.
+    that changes shared memory in place: it would read what that step writes. In `block.steps`, `None` takes the place
+    of a step that became part of a later one.
     """
     shared_memory = _SharedMemory(block)
     changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
     for number, step in enumerate(block.steps):
-        if step is None or not _can_be_chained(step):
+        if step is None:
             continue
-        source = step.operands[0]
-        if not isinstance(source, Ref) or source.path or shared_memory.uses[source.step] != 1:
+        source = _only_source(step)
+        if source is None or shared_memory.uses[source.step] != 1:
             continue
         earlier = block.steps[source.step]
-        if earlier is None or not _can_be_chained(earlier):
-            continue
         # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
-        if earlier.is_node_name:
+        if earlier is None or not _can_be_chained(earlier) or earlier.is_node_name:
             continue
-        # Steps that were merged into others are `None`.
-        are_adjacent = not any(block.steps[source.step + 1 : number])
+        is_moved = any(block.steps[source.step + 1 : number])  # behind the steps between, if there are any
         # The two steps themselves may be the changing ones.
-        if not are_adjacent and any(source.step <= changing <= number for changing in changing_steps):
+        if is_moved and any(source.step <= changing <= number for changing in changing_steps):
             continue
         _append_to_chain(earlier, step)
         block.steps[source.step] = None
 
 
-def _append_to_chain(chain: Step, step: Step) -> None:
-    """Append the module of a step to those of an earlier one; the later step becomes that of the whole chain.
+def _only_source(step: Step) -> Ref | None:
+    """Return the whole result that a step passes through a module; `None` if it may not be part of a chain."""
+    if not _can_be_chained(step):
+        return None
+    (operand,) = step.operands
+    if not isinstance(operand, Ref) or operand.path:  # a list, or an element of one
+        return None
+    return operand
 
-    The later, so that the steps that use its result need no change.
+
+def _append_to_chain(chain: Step, step: Step) -> None:
+    """Make a step that of a whole chain: of the modules of the step whose result it takes, and of its own.
+
+    It is the later step that is changed, so that the steps that use its result need no change.
+
+    Args:
+        chain: the earlier step, whose result nothing else uses; the caller removes it.
+        step: the later step.
     """
     modules = chain.attribute
     last = step.attribute
     assert modules is not None
     assert last is not None
     modules.calls += last.calls
-    # What ends in the module of a branch is that branch.
+    # The output of a branch is that of its last module, which has the name of the branch.
     modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
     step.attribute = modules
     step.operands = chain.operands
@@ -165,11 +175,11 @@ def _append_to_chain(chain: Step, step: Step) -> None:
 
 
 _BRANCHES = ("body", "shortcut", "branch")
-"""Names for modules by their places; they stay when the modules become chains."""
+"""Names for the last modules of branches (`Steps._branch_name`)."""
 
 
 def _can_be_chained(step: Step) -> bool:
-    """Return whether a step only passes one value through a module that may become part of a Sequential."""
+    """Return whether a step passes one value, or list, through a module that may become part of a Sequential."""
     return (
         step.write is applied
         and step.attribute is not None
@@ -182,7 +192,8 @@ class _SharedMemory:
     """Determines which steps write to memory that anything else uses; computed once for each step.
 
     Attributes:
-        uses: number of uses of each step's result, by the number of the step; 0 for one without use.
+        uses: number of uses of each step's result, by the number of the step; 0 for one without use. That the class
+            returns it is a use.
 
     Args:
         block: the class, whose steps stay as they are while this is in use; they may be replaced by expressions that
@@ -246,6 +257,12 @@ def _name_attributes(attributes: list[Attribute]) -> None:
 # Statements
 
 
+def _needs_name(step: Step) -> bool:
+    """Return whether the value of a step needs a variable for its name: not if its module has the same."""
+    has_name = step.suggested_name != ""
+    return has_name and (step.attribute is None or step.attribute.name != step.suggested_name)
+
+
 def _class_called_by(step: Step) -> CodeBlock | None:
     """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
     if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
@@ -278,8 +295,13 @@ class Writer:
         self._class_names = class_names
         self._shared_memory = _SharedMemory(block)
         self._uses = self._shared_memory.uses
-        self._last_use = {ref.step: number for number, ref in block.links()}
-        """The last step that uses the value of each step."""
+        self._last_use: dict[int, int] = {}
+        """The last step that uses the value of each step; the number after all steps if the class returns it."""
+        self._used_elements: dict[int, set[ElementPath]] = {}
+        """What is used of the result of each step: elements, as paths of one index, or the whole, the empty path."""
+        for number, ref in block.links():  # in the order of the steps
+            self._last_use[ref.step] = number
+            self._used_elements.setdefault(ref.step, set()).add(ref.path[:1])
         self._expressions: dict[int, ast.expr] = {}
         """The expression for the result of each step that is written: its variable, or a longer one while pending."""
         self._pending: dict[int, set[str]] = {}
@@ -293,64 +315,77 @@ class Writer:
         self._input_variables: dict[ElementPath, str] = {}
         """Paths of elements of the input, if these have names, and of their elements → variables."""
         self.source = "input"
+        self.unpacked: list[str] = []
         self.statements: list[ast.stmt] = []
-        # In this order: a state in the input is named after the result that it becomes.
+        self._write_all()
+
+    def _write_all(self) -> None:
+        """Set `source`, `unpacked` and `statements`, and in the class, the names of its states."""
+        # Before the input: a state in it is named after the result that it becomes.
         self._name_results_of_calls()
         self.unpacked = self._unpack_input()
-        for number, step in enumerate(block.steps):
+        for number, step in enumerate(self._block.steps):
             if number and step is not None:  # step 0 is the input
                 self._write(number, step)
         self.statements.append(ast.Return(self._result()))
         # By these, the writers of classes that call this one name what they pass to it and what it returns.
-        block.state_names = self._input_state_names()
-        block.result_names = self._result_state_names()
+        self._block.state_names = self._input_state_names()
+        self._block.result_names = self._result_state_names()
 
     def _result(self) -> ast.expr:
-        """Return the expression after `return`."""
+        """Return the expression after `return`: a tuple in a class with a state, else what Lua's module returns."""
         result = self._block.result
-        if isinstance(result, Ref) and not result.path and not result.is_in_input:
-            step = self._block.steps[result.step]
-            # Only operations with many results have a form of elements: they return tuples, and Lua's users get lists.
-            if step is not None and step.element_form is not None:
-                self._expressions[result.step] = apply("list", self._expressions[result.step])
         node = self._expression_of_value(result)
+        if isinstance(result, Ref) and not result.path:
+            step = self._block.steps[result.step]
+            # A step with a form of elements is an `unbind`, which returns a tuple, and Lua's module a list.
+            if step is not None and step.element_form is not None:
+                return apply("list", node)
         # As layers of torch.nn return their output and state.
         if self._block.is_stateful and isinstance(node, ast.List):
             return ast.Tuple(node.elts)
         return node
 
-    def shape(self) -> str:
+    def text(self) -> str:
         """Return the names and statements as text, equal for classes whose `forward` is the same."""
-        text = [line for statement in self.statements for line in lines(statement, 0)]
+        lines_of_statements = [line for statement in self.statements for line in lines(statement, 0)]
         further = "*_" if self._block.ignores_further_inputs else ""
-        return "\n".join((*text, *self.unpacked, further, self.source))
+        return "\n".join((*lines_of_statements, *self.unpacked, further, self.source))
 
     def reads(self, name: str) -> bool:
         """Return whether a variable is used in the statements."""
         return any(name in names_in(statement) for statement in self.statements)
 
     def _unpack_input(self) -> list[str]:
-        """Give elements of the input variables, if it is used in no other way: `a, b = inputs`.
+        """Give the elements of the input variables, if it is used in no other way: `a, b = inputs`.
 
-        Elements that are lists get a statement each: `h, c = b`. It sets `source` and `_input_variables`; if the input
-        is not unpacked, its expression instead: `inputs[0]` is then written where an element is used.
+        `source` is set. If the input is not unpacked, its expression is: `inputs[0]` is written for an element.
 
         Returns:
             The names of all elements, `_` for one without use; empty if the input is not unpacked.
         """
         block = self._block
         read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
-        # An empty path is the input as a whole. A damaged file may use an element that is none of the list's.
+        is_any_element_read = any(read_paths)  # an empty path is the input as a whole
+        # A damaged file may use an element that is none of the list's.
         is_read_by_element = all(path and path[0] in range(block.input_count) for path in read_paths)
-        is_unpacked = 0 < block.input_count <= _MOST_UNPACKED and is_read_by_element
-        is_any_element_read = any(read_paths)
+        is_unpacked = is_read_by_element and 0 < block.input_count <= _MOST_UNPACKED
         if is_unpacked or is_any_element_read or block.input_kind.is_list:
             self.source = "inputs"  # "input" until here
         if not is_unpacked:
             self._expressions[INPUT.step] = ast.Name(self.source)
             return []
+        self._unpack_elements(read_paths)
+        return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
+
+    def _unpack_elements(self, read_paths: set[ElementPath]) -> None:
+        """Set the variables of what is read of the input, and add a statement for each list in it: `h, c = b`.
+
+        Args:
+            read_paths: the elements of the input, and deeper ones, that are read.
+        """
         lists = self._lists_to_unpack(read_paths)
-        all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
+        all_paths: list[ElementPath] = [(index,) for index in range(self._block.input_count)]
         for index, length in lists:
             all_paths += [(index, inner) for inner in range(length)]
         # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and
@@ -360,10 +395,9 @@ class Writer:
         self._name_inputs(used_paths, all_paths, self._input_state_names())
         for index, length in lists:
             self._unpack_list(index, length)
-        return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
 
-    def _unpack_list(self, index: int | str, length: int) -> None:
-        """Add the statement that gives the elements of an element of the input their variables: `h, c = b`.
+    def _unpack_list(self, index: int, length: int) -> None:
+        """Add the statement that unpacks an element of the input, which has a variable: `h, c = b`.
 
         Args:
             index: of the element in the input.
@@ -373,7 +407,7 @@ class Writer:
         targets = ast.Tuple([*map(dotted, names)])
         self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
 
-    def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int | str, int]]:
+    def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int, int]]:
         """Return the elements of the input that are lists to unpack: the index of each, and its number of elements.
 
         Args:
@@ -388,7 +422,7 @@ class Writer:
         ]
         return sorted(lists)
 
-    def _is_only_read_by_element(self, index: int | str, length: int, paths: set[ElementPath]) -> bool:
+    def _is_only_read_by_element(self, index: int, length: int, paths: set[ElementPath]) -> bool:
         """Return whether an element of the input, a list, is used by its elements alone, and has few enough for a line.
 
         Args:
@@ -405,7 +439,7 @@ class Writer:
     def _name_inputs(
         self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
     ) -> None:
-        """Give what is used of the input its variables.
+        """Give what is used of the input its variables, and note how long they are in use.
 
         Args:
             used_paths: the elements of the input, and of lists in it, that are used.
@@ -415,20 +449,20 @@ class Writer:
         names = self._names_of_inputs(used_paths, all_paths, states)
         for path in used_paths:
             name = names[path]
-            # A stateful class has its inputs as arguments, all but the first of them states.
-            is_state = self._block.is_stateful or name == states.get(path)
+            # The next state may have the name of the last one, as may any value of a class with a state, whose inputs
+            # are arguments; other inputs keep theirs to the end.
+            may_be_reused = self._block.is_stateful or name == states.get(path)
             while name in self._input_variables.values() or not free_variable(name, self._class_names):
                 name += "_"
             self._input_variables[path] = name
-            # The next state may have the name of the last one; other inputs keep theirs to the end.
-            self._in_use_until[name] = self._last_use_of_input(path) if is_state else len(self._block.steps)
+            self._in_use_until[name] = self._last_use_of_input(path) if may_be_reused else len(self._block.steps)
 
     def _names_of_inputs(
         self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
     ) -> dict[ElementPath, str]:
         """Return names for what is used of the input: the user's, by its use in cells, or x, or x1, x2, … in turn.
 
-        Two may be the same, or reserved: `_name_inputs` changes these.
+        Two may be the same, or reserved: `_name_inputs` changes these. There may be names for other elements, too.
 
         Args:
             used_paths: the elements of the input, and of lists in it, that are used.
@@ -436,10 +470,13 @@ class Writer:
             states: the names of those that are states of cells.
         """
         names = {**states, **self._block.input_names}  # the user's come last, and win
-        for index, *inner in all_paths:
-            # A list of states and of nothing else is `state`.
-            if inner and all(path in states for path in all_paths if path[:-1] == (index,)):
-                names.setdefault((index,), "state")
+        elements_of_lists: dict[ElementPath, list[ElementPath]] = {}
+        for path in all_paths:
+            if len(path) == 2:
+                elements_of_lists.setdefault(path[:1], []).append(path)
+        for path_of_list, elements in elements_of_lists.items():
+            if all(element in states for element in elements):  # a list of states and of nothing else
+                names.setdefault(path_of_list, "state")
         unnamed = [path for path in used_paths if path not in names]
         if len(unnamed) == 1:
             names[unnamed[0]] = "x"
@@ -448,16 +485,17 @@ class Writer:
         return names
 
     def _input_variable(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
-        """Return the variable that leads furthest to a value in the input, and the rest of the path to it."""
-        size = 2 if path[:2] in self._input_variables else 1  # 2 in a list that is unpacked
+        """Return the variable of the longest beginning of a path in the unpacked input, and the rest of the path."""
+        size = 2 if path[:2] in self._input_variables else 1  # 2 in a list that is unpacked, too
         return dotted(self._input_variables[path[:size]]), path[size:]
 
     def _input_state_names(self) -> dict[ElementPath, str]:
-        """Return the names of the inputs that are states of cells, by their paths."""
+        """Return the names of the inputs that are states of cells, by their paths; the first cell names its state."""
         names: dict[ElementPath, str] = {}
         for step in self._block.steps:
-            if step is None or not step.result_names:
+            if step is None or not step.result_names:  # no cell, and no class with any
                 continue
+            # A module takes a list as one operand, an expression its elements.
             first_operand = step.operands[0]
             operands = first_operand if isinstance(first_operand, list) else step.operands
             called_class = _class_called_by(step)
@@ -469,45 +507,43 @@ class Writer:
                 state_names = ["", *step.result_names]
             for state_name, value in zip(state_names, operands):
                 if state_name and isinstance(value, Ref) and value.is_in_input:
-                    # The first cell that takes it names it.
                     names.setdefault(value.path, self._numbered_state(step, state_name))
         return names
 
     def _name_results_of_calls(self) -> None:
-        """Give results of other classes that are states of cells names of their own, if no list of them is used."""
-        used_whole: set[int] = set()
-        """The steps whose results are used as a whole."""
-        used_elements: dict[int, set[int | str]] = {}
-        """The elements of the result of each step that are used."""
-        for _, ref in self._block.links():
-            if ref.path:
-                used_elements.setdefault(ref.step, set()).add(ref.path[0])
-            else:
-                used_whole.add(ref.step)
+        """Give results of other classes that are states of cells names of their own, where each can have a variable."""
         for number, step in enumerate(self._block.steps):
             if step is None or step.suggested_name:
                 continue
             called_class = _class_called_by(step)
             if called_class is None or not any(called_class.result_names):
                 continue
-            count = len(called_class.result_names)
-            is_used_whole = number in used_whole
-            if count == 1:
-                can_have_names = is_used_whole
-            else:
-                # They are assigned one by one. A damaged file may use an element that is none of them.
-                elements = used_elements.get(number, set())
-                can_have_names = not is_used_whole and elements <= set(range(-count, count))
-            if can_have_names:
+            if self._can_have_variables(number, len(called_class.result_names)):
                 step.result_names = called_class.result_names
 
+    def _can_have_variables(self, number: int, count: int) -> bool:
+        """Return whether the results of a step, given by its number, can be assigned to as many variables.
+
+        A single result has to be used as it is; several only one by one, not as the list that the class returns, and
+        counted from the front: no variable would be found for the element -1.
+        """
+        used_elements = self._used_elements.get(number, set())
+        is_used_whole = () in used_elements
+        if count == 1:
+            return is_used_whole
+        # A damaged file may use an element that is none of them.
+        return not is_used_whole and all(index in range(count) for (index,) in used_elements)
+
     def _result_state_names(self) -> tuple[str, ...]:
-        """Return the names of the results that are states of cells, empty for other results; see `CodeBlock`."""
+        """Return the names of the results that are states of cells, empty for other results.
+
+        There is one for each element of a returned list, and one for any other result. For a list of one there is none:
+        it would be taken for that of a result that is no list.
+        """
         result = self._block.result
         if not isinstance(result, list):
             return (self._name_as_state(result),)
         if len(result) == 1:
-            # One name is for a result that is no list: that of a list of one would be taken for it.
             return ()
         return tuple(map(self._name_as_state, result))
 
@@ -528,14 +564,14 @@ class Writer:
         (index,) = value.path
         return self._numbered_state(step, step.result_names[int(index)])
 
-    def _numbered_state(self, step: Step | None, state_name: str) -> str:
+    def _numbered_state(self, step: Step, state_name: str) -> str:
         """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.
 
         The name of a state of a class, which contains cells, may have a number already.
         """
         if not state_name or state_name[-1].isdigit():
             return state_name
-        module_name = step.attribute.name if step and step.attribute else ""
+        module_name = step.attribute.name if step.attribute is not None else ""
         number = module_name[len(module_name.rstrip("0123456789")) :]
         return state_name + number
 
@@ -554,7 +590,7 @@ class Writer:
 
         Args:
             number: of the step.
-            step: the step.
+            step: the step; after `tidy`.
         """
         changes_shared_memory = self._shared_memory.is_changed_by(step)
         if changes_shared_memory:
@@ -567,18 +603,19 @@ class Writer:
             self._end_pending(ref.step)
         if step.result_names:
             self._assign_results(number, step, node)
-            return
-        if number not in self._uses:
-            if changes_shared_memory:  # without a use, only what it changes is of interest
-                self.statements.append(ast.Expr(node))
-            return
+        elif number in self._uses:
+            self._begin_pending(number, node)
+            # A change has to be made at once.
+            if self._uses[number] > 1 or _needs_name(step) or changes_shared_memory:
+                self._assign_variable(number)
+        elif changes_shared_memory:  # without a use of its value
+            self.statements.append(ast.Expr(node))
+
+    def _begin_pending(self, number: int, node: ast.expr) -> None:
+        """Note the expression of a step, given by its number, that has no variable yet."""
         self._expressions[number] = node
         self._pending[number] = names_in(node)
         self._pending_reads.update(self._pending[number])
-        # A value gets a variable for its name, unless its module has the same; a change has to be made at once.
-        has_name = step.suggested_name and (step.attribute is None or step.attribute.name != step.suggested_name)
-        if self._uses[number] > 1 or has_name or changes_shared_memory:
-            self._assign_variable(number)
 
     def _assign_results(self, number: int, step: Step, node: ast.expr) -> None:
         """Assign the results of a recurrent layer to a variable each, those without use to `_`.
@@ -588,21 +625,22 @@ class Writer:
             step: the step.
             node: its expression.
         """
-        used_elements = {ref.path[:1] for _, ref in self._block.links() if ref.step == number}
-        is_used_whole = () in used_elements  # as an only result is; then it has a variable
-        names: list[str] = []
-        self._result_variables[number] = names
-        for index, result_name in enumerate(step.result_names):
-            name = "_"
-            if is_used_whole or (index,) in used_elements:
-                choices: Iterable[str] = _VARIABLES
-                if result_name:
-                    choices = self._choices_for_state(self._numbered_state(step, result_name))
-                name = self._first_free(choices, number)
-            names.append(name)
-            # As long as any of the results is used; for this step at least.
-            self._in_use_until[name] = self._last_use.get(number, number)
-        targets = [dotted(name) for name in names]
+        used_elements = self._used_elements.get(number, set())
+        is_used_whole = () in used_elements  # an only result, which is no list
+        variables: list[str] = []
+        for index, state_name in enumerate(step.result_names):
+            if not is_used_whole and (index,) not in used_elements:
+                variables.append("_")
+                continue
+            choices: Iterable[str] = _VARIABLES
+            if state_name:
+                choices = self._choices_for_state(self._numbered_state(step, state_name))
+            variable = self._first_free(choices, number)
+            variables.append(variable)
+            # As long as any of the results is used.
+            self._in_use_until[variable] = self._last_use[number]
+        self._result_variables[number] = variables
+        targets = [dotted(variable) for variable in variables]
         self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
 
     def _choices_for_state(self, state: str) -> Iterator[str]:
@@ -618,24 +656,25 @@ class Writer:
             self._pending_reads.subtract(self._pending.pop(number))
 
     def _expression_of_step(self, step: Step) -> ast.expr:
-        """Return the expression of a step, after its longest operands got variables, so that it is short enough."""
+        """Return the expression of a step, after as many operands got variables, the longest first, as make it short.
+
+        Operands of few letters are always part of the expression, which may stay too long.
+        """
         lengths: dict[int, int] = {}
+        """The lengths of the operands that have no variables, by the numbers of their steps."""
         for ref in refs(step.operands):
             if ref.step in self._pending:
                 lengths[ref.step] = len(text_of(self._expressions[ref.step]))
         long_operands = [operand for operand, length in lengths.items() if length > _SHORT_OPERAND]
-        longest_first = sorted(long_operands, key=lambda operand: -lengths[operand])
-        # A lower bound of the length of the expression, whose text is only made to measure it where it may be short
-        # enough: with very many long operands it is not.
-        least_length = sum(lengths.values()) if len(longest_first) > _MOST_LONG_OPERANDS else 0
-        for operand in longest_first:
-            if least_length <= _MOST_LETTERS:
+        letters_of_operands = sum(lengths.values())
+        for operand in sorted(long_operands, key=lambda operand: -lengths[operand]):
+            # The text is only made, to measure it, where the operands alone are short enough: there may be very many.
+            if letters_of_operands <= _MOST_LETTERS:
                 node = self._with_operands(step)
-                least_length = len(text_of(node))
-                if least_length <= _MOST_LETTERS:
+                if len(text_of(node)) <= _MOST_LETTERS:
                     return node
             self._assign_variable(operand)
-            least_length -= lengths[operand]
+            letters_of_operands -= lengths[operand]
         return self._with_operands(step)
 
     def _with_operands(self, step: Step) -> ast.expr:
@@ -652,7 +691,7 @@ class Writer:
         result_variables = self._result_variables.get(value.step, [])
         if value.is_in_input and self.unpacked:
             node, path = self._input_variable(value.path)
-        elif len(result_variables) > 1:  # each element of the result has a variable
+        elif len(result_variables) > 1:  # each element of the result has one, so that the whole is never used
             index_of_result, *path_in_result = value.path
             node = dotted(result_variables[int(index_of_result)])
             path = tuple(path_in_result)
@@ -694,7 +733,7 @@ class Writer:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn.
 
         Args:
-            number: of the step whose value it is.
+            number: of the step whose value it is; some step uses it.
         """
         step = self._block.steps[number]
         assert step is not None
@@ -706,7 +745,7 @@ class Writer:
             choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, _MOST_LISTS_OF_PARTS)]
         choices += _VARIABLES
         name = self._first_free(choices, number)
-        self._in_use_until[name] = self._last_use.get(number, number)
+        self._in_use_until[name] = self._last_use[number]
         self.statements.append(ast.Assign([dotted(name)], self._expressions[number]))
         self._expressions[number] = dotted(name)
 
@@ -717,39 +756,28 @@ _NAMES_OF_EQUAL_SIZES = {
     frozenset(("in_channels", "out_channels")): "channels",
     frozenset(("in_features", "out_features")): "features",
 }
-"""The name of a parameter that is both of two arguments."""
+"""The name of a parameter that is both of two arguments of a layer."""
 
 
 def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[CodeBlock]:
-    """Set the class name of every block, and keep one of the blocks that differ only in numbers, with parameters.
+    """Choose one of the blocks that differ only in numbers as their class, with parameters, and set its name.
 
     Args:
-        blocks: all blocks, those that others contain first.
+        blocks: all blocks, those that others contain first; the model's own is the last.
         class_names: names of other classes in the same source.
 
     Returns:
-        The classes in the same order. Calls of the others become calls of these, with arguments.
+        The classes, those that others contain first; all calls are of these now, with arguments.
     """
-    users: dict[int, list[Construction]] = {}
-    """The constructions of each block, by its id."""
-    for block in blocks:
-        for call in _calls_of_classes(block):
-            users.setdefault(id(call.block), []).append(call)
+    users = _users_of(blocks)
     classes: list[CodeBlock] = []
     last_numbers: Counter[str] = Counter()
     """The number in the last class name given, by base name."""
     # Inner classes first: those that contain them are compared by the names of what they call.
     for blocks_of_height in _by_height(blocks):
-        groups: dict[str, list[CodeBlock]] = {}
-        for block in blocks_of_height:
-            groups.setdefault(_shape_of(block), []).append(block)
-        for group in groups.values():
+        for group in _groups_alike(blocks_of_height):
             first = group[0]
-            base_name = first.base_name
-            last_numbers[base_name] += 1
-            while f"{base_name}{last_numbers[base_name]}" in class_names:
-                last_numbers[base_name] += 1
-            first.name = f"{base_name}{last_numbers[base_name]}"
+            first.name = _next_class_name(first.base_name, last_numbers, class_names)
             classes.append(first)
             _parametrize(group, users)  # from here on all calls are of the first
     _drop_needless_numbers(classes, class_names)
@@ -757,6 +785,23 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
         for call in calls:
             call.name = call.block.name
     return classes
+
+
+def _users_of(blocks: list[CodeBlock]) -> dict[int, list[Construction]]:
+    """Return the constructions of each block, by its id; of one that none of these constructs, nothing."""
+    users: dict[int, list[Construction]] = {}
+    for block in blocks:
+        for call in _calls_of_classes(block):
+            users.setdefault(id(call.block), []).append(call)
+    return users
+
+
+def _next_class_name(base_name: str, last_numbers: Counter[str], class_names: frozenset[str]) -> str:
+    """Return the base name with the next number that no other class has, and note that in `last_numbers`."""
+    last_numbers[base_name] += 1
+    while f"{base_name}{last_numbers[base_name]}" in class_names:
+        last_numbers[base_name] += 1
+    return f"{base_name}{last_numbers[base_name]}"
 
 
 def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]) -> None:
@@ -789,21 +834,24 @@ def _by_height(blocks: list[CodeBlock]) -> list[list[CodeBlock]]:
     return [level for _, level in sorted(levels.items())]
 
 
-def _shape_of(block: CodeBlock) -> str:
-    """Return a block as text with 0 for each number: equal for blocks that differ only in numbers."""
+def _groups_alike(blocks: list[CodeBlock]) -> Iterable[list[CodeBlock]]:
+    """Group blocks that differ only in numbers; the blocks inside them are merged already, and have their names."""
+    groups: dict[str, list[CodeBlock]] = {}
+    for block in blocks:
+        modules = [f"{item.name}={_without_numbers(item.call)}" for item in block.attributes]
+        # Writing it also sets the names of its states, by which outer classes are written.
+        text = "\n".join((block.base_name, *modules, Writer(block).text()))
+        groups.setdefault(text, []).append(block)
+    return groups.values()
 
-    def masked(value: Any) -> str:
-        """Return a construction or literal as text, with 0 for each number."""
-        if isinstance(value, Construction):
-            name = value.block.name if value.block is not None else value.name
-            arguments = [f"{place}={masked(argument)}" for place, argument in value.arguments()]
-            return f"{name}({', '.join(arguments)})"
-        if isinstance(value, ast.Name):
-            return value.id
-        return "0" if _is_numeric(value) else repr(value)
 
-    modules = [f"{attribute.name}={masked(attribute.call)}" for attribute in block.attributes]
-    return "\n".join((block.base_name, *modules, Writer(block).shape()))
+def _without_numbers(value: Any) -> str:
+    """Return a construction or literal as text, with 0 for each number."""
+    if isinstance(value, Construction):
+        name = value.block.name if value.block is not None else value.name
+        arguments = [f"{place}={_without_numbers(argument)}" for place, argument in value.arguments()]
+        return f"{name}({', '.join(arguments)})"
+    return "0" if _is_numeric(value) else repr(value)
 
 
 def _is_numeric(value: Any) -> bool:
@@ -839,7 +887,7 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
 
 @define(eq=False)
 class _Literal:
-    """A literal that differs between blocks of equal shape.
+    """A literal that differs between blocks of a group.
 
     Attributes:
         values: its value in each block.
@@ -851,7 +899,10 @@ class _Literal:
 
 
 def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
-    """Return the literals that differ between blocks of equal shape; those that agree in each block are one."""
+    """Return the literals that differ between blocks that differ in numbers only, and so have equally many literals.
+
+    Literals that are equal to each other in every block are one, with several places.
+    """
     literals_of_blocks = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
     # By texts of the values, as 1, 1.0 and True are equal, but not the same.
     differing: dict[tuple[str, ...], _Literal] = {}
@@ -861,17 +912,18 @@ def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
         if len(set(texts)) == 1:  # the same in all blocks
             continue
         owner, place, _ = occurrences[0]  # in the first block
-        # Arguments with the same values in every block become one parameter.
         differing.setdefault(texts, _Literal(values, [])).places.append((owner, place))
     return list(differing.values())
 
 
 def _parameter_name(literal: _Literal, taken_names: Collection[str]) -> str:
-    """Return a name for the parameter that replaces a literal, after the arguments that it is: `channels2`."""
+    """Return a name for the parameter that replaces a literal, after the first argument that it is: `channels2`."""
+    # Empty where the class does not name its arguments.
     argument_names = [owner.argument_name(place) for owner, place in literal.places]
-    # By the first two: the in and out channels of a convolution come before those of the layers after it.
-    both = _NAMES_OF_EQUAL_SIZES.get(frozenset(argument_names[:2]))
-    name = both or next(filter(None, argument_names), "size")
+    # The first two places are in one layer if it keeps the number of channels or features.
+    name = _NAMES_OF_EQUAL_SIZES.get(frozenset(argument_names[:2]))
+    if name is None:
+        name = next(filter(None, argument_names), "size")
     number = 2
     while name in taken_names:
         name = f"{name.rstrip('0123456789')}{number}"

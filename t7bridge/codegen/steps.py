@@ -145,8 +145,9 @@ class CodeBlock:
         input_names: the user's names of the elements of the input, if it is a list, by their paths.
         input_count: number of elements of the input, a list; 0 if it is not known.
         list_lengths: number of elements of those elements of the input that are lists, by their indices in it.
-        state_names: the names of the elements of the input that are states of cells, by their paths.
-        result_names: the names of the results that are states of cells, empty for other results.
+        state_names: the names of the elements of the input that are states of cells, by their paths; empty until the
+            class is written.
+        result_names: the names of the results that are states of cells, empty for other results; likewise.
         ignores_further_inputs: whether the input may have more elements than `input_count`, which are not used.
         parameters: those of the constructor, with their annotations.
         is_whole_model: whether it is the class of the whole model.
@@ -160,7 +161,7 @@ class CodeBlock:
     attributes: list[Attribute] = field(factory=list)
     input_names: dict[ElementPath, str] = field(factory=dict)
     input_count: int = 0
-    list_lengths: dict[int | str, int] = field(factory=dict)
+    list_lengths: dict[int, int] = field(factory=dict)
     state_names: dict[ElementPath, str] = field(factory=dict)
     result_names: tuple[str, ...] = ()
     ignores_further_inputs: bool = False

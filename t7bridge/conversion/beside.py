@@ -243,7 +243,16 @@ class _Collector:
             return self._dict(pairs, path, is_preprocessing_value)
         if not pairs and not isinstance(value, TorchSize):  # an empty list says nothing; an empty size is a shape
             return _NOT_DATA
-        items = [item for _, item in pairs]
+        return self._list([item for _, item in pairs], path, is_preprocessing_value)
+
+    def _list(self, items: list[Any], path: Path, is_preprocessing_value: bool) -> Any:
+        """Return data as a list; `_NOT_DATA` if they are a log.
+
+        Args:
+            items: data for JSON.
+            path: of the container, for `left_out`.
+            is_preprocessing_value: as for `collect`: few numbers are settings then.
+        """
         # Numbers alone are a log, unless they say how inputs are prepared.
         is_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
         if is_log and all(isinstance(item, (int, float)) for item in items):

@@ -127,7 +127,7 @@ def convert_as(request: Convert, *, must_fit: bool = True) -> Report:
     ):
         beside_part: Beside | None = None
         if request.at is None:
-            document.source.read_all()
+            document.source.read_all()  # sets how a file at an address is read: in large ranges
         else:
             beside_part = _narrow_to_part(document, goal, request)
         # A record describes the whole file, not a part of it.
@@ -453,19 +453,24 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
     for root in content.roots:
         writer.write_object(root)
     note_plain_nans(writer.plain_nans, report)
-    if content.has_pt_record:
+    if content.has_pt_record:  # the bytes after the values
         if request.record:
             output.write(content.trailing)
     elif content.trailing:
-        if layout != content.layout:
-            raise WriteError(
-                f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",
-                file=report.source,
-                hint="Convert without changing encoding, byte order or size of long.",
-            )
-        output.write(content.trailing)
-        report.note("warning", f"{content.message}; these bytes are copied as they are", code="trailing")
+        _copy_trailing(content, output, layout, report)
     return writer
+
+
+def _copy_trailing(content: T7File, output: Output, layout: T7Layout, report: Report) -> None:
+    """Copy the bytes after the values of a `.t7`, which are not a value, and note it; arguments and errors as above."""
+    if layout != content.layout:
+        raise WriteError(
+            f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",
+            file=report.source,
+            hint="Convert without changing encoding, byte order or size of long.",
+        )
+    output.write(content.trailing)
+    report.note("warning", f"{content.message}; these bytes are copied as they are", code="trailing")
 
 
 def _name_classes_as_today(roots: list[Value]) -> None:

@@ -251,10 +251,8 @@ class _Flattening:
                 item = self._with_numbers_as_tensor(item, path)
             if not _is_container(item):
                 self._charge_name(depth, is_copy)
-                if is_own_data:
-                    self._flat.add_own_data(item, _steps_to(path))
-                else:
-                    self._flat.add(item, _steps_to(path))
+                add = self._flat.add_own_data if is_own_data else self._flat.add
+                add(item, _steps_to(path))
                 continue
             if id(item) in visited:
                 reason = self._reason_to_leave_out(path, depth)
@@ -580,24 +578,27 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         depth: the steps of the scalars that are joined; no scalar has more.
         scalars: by their steps.
         text_bytes: size of one text; what exceeds it begins another, `name~2`.
+
+    Returns:
+        The scalars of fewer steps as they are, and the dicts.
     """
     joined: dict[Name, Any] = {}
-    last_names: dict[Name, Name] = {}  # of the text to which scalars are added, for each table
-    sizes: dict[Name, int] = {}  # of this text
+    open_texts: dict[Name, dict[str, Any]] = {}  # for each table the one to which scalars are added
+    sizes: dict[Name, int] = {}  # of these as JSON, in bytes
+    # A dict may not have the name of a scalar that stays.
     names = _UniqueNames({steps for steps in scalars if len(steps) < depth})
     for steps, scalar in scalars.items():
         if len(steps) < depth:
             joined[steps] = scalar
             continue
-        parent = steps[:-1] or ("values",)  # the value itself has no name
+        table = steps[:-1] or ("values",)  # the value itself has no name
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
-        if parent not in sizes or sizes[parent] + size > text_bytes:
-            last_names[parent] = names.reserve(parent)
-            sizes[parent] = 0
-            joined[last_names[parent]] = {}
-        joined[last_names[parent]][key] = scalar
-        sizes[parent] += size
+        if table not in open_texts or sizes[table] + size > text_bytes:
+            open_texts[table] = joined[names.reserve(table)] = {}
+            sizes[table] = 0
+        open_texts[table][key] = scalar
+        sizes[table] += size
     return joined
 
 
@@ -711,11 +712,9 @@ def _with_elements(tensors: dict[Name, Tensor], goal: FormatSpec, report: Report
     for name, tensor in tensors.items():
         element = tensor.element.name
         result[name] = tensor
-        holds_every_type = not goal.elements
-        if holds_every_type or element in goal.elements:
-            continue
+        has_type = not goal.elements or element in goal.elements
         can_widen = element.startswith(("bfloat16", "float8", "complex", "q"))  # q: quantized
-        if tensor.storage is None or not can_widen:
+        if has_type or not can_widen or tensor.storage is None:
             continue
         wide = _wide_storage(tensor, tensor.storage, wide_storages)
         change = f"{element} is written as {wide.element.name}"

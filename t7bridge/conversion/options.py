@@ -240,9 +240,7 @@ def takes(
             """Serve a request with these arguments; in a notebook with a bar that shows the progress."""
             _replace_old_names(kwargs, getattr(request_class, "OLD_NAMES", {}), verb_name)
             request: Any = request_class(*args, **kwargs)
-            for name, argument in options_of(request).items():
-                if argument.python:  # others are no arguments, and have no value
-                    argument.check(getattr(request, name))
+            _check_choices(request)
             if not in_notebook():
                 return function(request)
             # The bar shows a fraction of the source's size, where an output of about this size is written.
@@ -251,7 +249,7 @@ def takes(
             with progress(verb_name, path):
                 return function(request)
 
-        wrapper: Any = update_wrapper(call, function)
+        wrapper: Any = update_wrapper(call, function)  # `call` itself, to which mypy lets nothing be added
         cls: Any = request_class
         cls.__init__.__qualname__ = verb_name  # named in Python's errors
         wrapper.__wrapped__ = _Wrapped(cls, function)
@@ -260,6 +258,13 @@ def takes(
         return call
 
     return decorate
+
+
+def _check_choices(request: Any) -> None:
+    """Check each option of a request that is an argument in Python; others have no value."""
+    for name, argument in options_of(request).items():
+        if argument.python:
+            argument.check(getattr(request, name))
 
 
 def _replace_old_names(kwargs: dict[str, Any], old_names: dict[str, str], verb_name: str) -> None:

@@ -466,7 +466,7 @@ def check_t7(
 
     Args:
         output: the file.
-        places: each storage written, by the position of its elements in the file.
+        places: each storage written, by the position of its elements in the file, in bytes.
         layout: of the file.
         source: the `.pt`.
         limits: resource limits.
@@ -483,7 +483,7 @@ def check_t7(
             if not isinstance(storage, Storage) or not isinstance(storage.data, Span):
                 continue
             span = storage.data
-            # Elements of another byte order are not a copy of those written. Single bytes have no order.
+            # Copied elements are not compared. Those of another byte order are no copy; single bytes have no order.
             if span.order == layout.byte_order or span.width == 1:
                 _refer_to_written_elements(storage, places.get(span.offset))
         # The `.pt` holds what this conversion made of the original: records are of trees only.

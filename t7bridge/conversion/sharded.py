@@ -19,7 +19,7 @@ from ..formats import home
 from ..formats.named import Name, NamedTensors, plan_views
 from ..formats.shards import files_of
 from ..formats.table import INDEX_SUFFIX, FormatSpec
-from ..io.output import check_replaceable, local_target, outputs_in
+from ..io.output import FileOutput, check_replaceable, local_target, outputs_in
 from ..io.source import ByteSource, check_target
 from ..limits import DEFAULT_LIMITS
 from ..report import Report, check_strict
@@ -64,11 +64,25 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
     if shard_bytes < 1:
         raise ModelError("the size of a shard is a positive number of bytes", found=str(shard_bytes))
     target = local_target(request.target)
-    folder, name = os.path.split(target)
     check_replaceable(target, request.force)
     report = Report(document.path, target, document.format, goal.name, "tensors", source_bytes=document.source.size)
     note_ignored(request, report)
     shards = _shards_of(named_value(document, goal, request, report), shard_bytes)
+    _write_files(shards, target, goal, request, report)
+    return report
+
+
+def _write_files(shards: list[NamedTensors], target: str, goal: FormatSpec, request: Attempt, report: Report) -> None:
+    """Write the shards and their index, or one file without index, and remove files that these replace.
+
+    Args:
+        shards: the content of each file, at least one.
+        target: path of the only file, from which the names of several are made.
+        goal: the format of the shards.
+        request: the present attempt.
+        report: gets the numbers of tensors and bytes, notes, and of several files the index as its target.
+    """
+    folder, name = os.path.split(target)
     has_index = len(shards) > 1
     index_name = name + INDEX_SUFFIX
     shard_names = _shard_names(name, len(shards)) if has_index else [name]
@@ -76,11 +90,7 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
     outdated_paths = _outdated_files(folder, name, names, request)
     # The index first: outputs are renamed in the opposite order, and it never names files that are not there.
     with outputs_in(folder or ".", names[::-1], force=request.force, sync=request.sync) as outputs:
-        for shard, shard_name in zip(shards, shard_names):
-            written = home(goal.name).write(outputs[shard_name], shard)  # by the module of the format
-            note_texts(written, shard, goal, report)
-            report.tensors += written.tensors
-            report.storages += written.storages
+        _write_shards(shards, [outputs[shard_name] for shard_name in shard_names], goal, report)
         if has_index:
             outputs[index_name].write(_index_text(shards, shard_names))
             report.target = os.path.join(folder, index_name)
@@ -95,7 +105,15 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
         with suppress(FileNotFoundError):
             os.unlink(path)
     report.target_bytes = sum(output.position for output in outputs.values())
-    return report
+
+
+def _write_shards(shards: list[NamedTensors], outputs: list[FileOutput], goal: FormatSpec, report: Report) -> None:
+    """Write each shard to its output, by the module of the format; add the numbers of tensors to the report."""
+    for shard, output in zip(shards, outputs):
+        written = home(goal.name).write(output, shard)
+        note_texts(written, shard, goal, report)
+        report.tensors += written.tensors
+        report.storages += written.storages
 
 
 def _shard_names(name: str, count: int) -> list[str]:
@@ -168,10 +186,21 @@ def _files_replaced(folder: str, name: str) -> set[str]:
 
 
 def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
-    """Divide tensors into shards of at most so many bytes, in their order; those of one storage stay together.
+    """Divide tensors into shards, see `_names_of_shards`; the first has the metadata of the whole."""
+    shards: list[NamedTensors] = []
+    for names in _names_of_shards(named, most_bytes):
+        tensors = {name: named.tensors[name] for name in names}
+        metadata = named.metadata if not shards else {}
+        views, _separate = plan_views(tensors)
+        shards.append(NamedTensors(tensors, metadata, views))
+    return shards
+
+
+def _names_of_shards(named: NamedTensors, most_bytes: int) -> list[list[Name]]:
+    """Divide the names of tensors into shards of at most so many bytes, in order; those of one storage stay together.
 
     Args:
-        named: all tensors, with their views and metadata.
+        named: all tensors, with their views.
         most_bytes: of one shard; tensors of one storage that have more are a shard of their own.
     """
     names_by_storage: dict[object, list[Name]] = {}
@@ -195,11 +224,4 @@ def _shards_of(named: NamedTensors, most_bytes: int) -> list[NamedTensors]:
         current_bytes += size
     if current:
         names_by_shard.append(current)
-    shards: list[NamedTensors] = []
-    for names in names_by_shard:
-        tensors = {name: named.tensors[name] for name in names}
-        # Strings that belong to the whole are in the first file.
-        metadata = named.metadata if not shards else {}
-        views, _separate = plan_views(tensors)
-        shards.append(NamedTensors(tensors, metadata, views))
-    return shards
+    return names_by_shard

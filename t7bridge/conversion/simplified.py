@@ -341,12 +341,12 @@ def _note_changes(builder: Simplified, value: Any, simple: Any, report: Report) 
         report.note("info", message, path, loss="type", code="state-dict", class_name=name)
         coverage.add_module(module, path, name, replacement, report)
     coverage.add_notes(report, simple)
-    target = FORMATS[report.target_format].values if report.target_format else PYTHON
-    hint = "; --allow-foreign (allow_foreign=True) keeps it" if target == PYTHON else ""
+    values_of_target = FORMATS[report.target_format].values if report.target_format else PYTHON
+    hint = "; --allow-foreign (allow_foreign=True) keeps it" if values_of_target == PYTHON else ""
     for name, items in list(builder.changed.items())[:_MOST_NOTES]:
         if not _loses_nothing(name, items[0]):
             note_plain(name, items, paths, report, level="warning", hint=hint)
-        elif target != LUA:  # which has no names of classes at all
+        elif values_of_target != LUA:  # Lua has no names of Python's classes: it is the same as any value there
             note_plain(name, items, paths, report, level="info", hint=hint)
 
 

@@ -115,16 +115,20 @@ class Coverage:
         note_data(data_left_out, report)
 
     def add_notes(self, report: Report, result: Any) -> None:
-        """Note the leaves of the modules that are not in the result.
+        """Note where the state dicts are, and the leaves of the modules that are not in the result.
 
         Args:
             report: receives the notes.
-            result: the value written, with the state dicts in it.
+            result: the value written, with the state dicts in it; its tensors are added to `written_views`.
         """
         if not self.modules:
             return
         self._note_places(report)
         self.written_views |= {place_of(item) for item in objects(result) if isinstance(item, Tensor)}
+        self._note_leaves_left_out(report)
+
+    def _note_leaves_left_out(self, report: Report) -> None:
+        """Note the leaves that `_leaves` yields: those with names in a warning, and the numbers of the others."""
         counts = {kind: Count() for kind in (GRADIENTS, OUTPUTS, BUFFERS, OPTIONS, OTHERS)}
         attributes: list[str] = []
         arrays: list[Any] = []

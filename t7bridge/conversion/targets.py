@@ -106,12 +106,8 @@ def _write_from_lua(
     converted = python_value(document.content, request, report, with_record=may_have_record)
     if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
         document.forget()
-    if is_compact and report.mode == "record":
-        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
-    elif is_compact:
-        from ..nn.layouts import compact_in
-
-        converted.value = compact_in(converted.value)
+    if is_compact:
+        _make_compact(converted, report)
     if converted.modules is not None:
         converted.modules.note_left_out(converted.value)
     converted.value = _edited(converted.value, request, report, converted.modules)
@@ -125,6 +121,16 @@ def _write_from_lua(
 
         converted.value = None  # release it first: the written file is read again as a whole
         check_pt(output, writer, converted.fingerprint, request.limits)
+
+
+def _make_compact(converted: PythonValue, report: Report) -> None:
+    """Make tensors use their storages whole, but for a value from its record; a note says that it stays as it is."""
+    if report.mode == "record":
+        report.note("warning", "compact does not apply to a value from its record, and is ignored", code="option")
+        return
+    from ..nn.layouts import compact_in
+
+    converted.value = compact_in(converted.value)
 
 
 def _edited(value: Any, request: Attempt, report: Report, modules: StateDicts | None = None) -> Any:
@@ -206,12 +212,7 @@ def python_value(
         restored = _restored(content, request, report)
         if restored is not None:
             return restored
-    # The table of layers is not even imported for a file without objects.
-    modules: StateDicts | None = None
-    if request.mode == "auto" and any(isinstance(item, TorchObject) for item in content.objects):
-        from .state_dicts import StateDicts
-
-        modules = StateDicts(content.roots, report)
+    modules = _modules_to_replace(content, report) if request.mode == "auto" else None
     has_modules = modules is not None and bool(modules.paths)  # `state_dicts` is empty until `as_tree` makes them
     record: _Record | None = None
     if with_record and not has_modules:  # see `PythonValue.record`
@@ -226,6 +227,18 @@ def python_value(
         return PythonValue(value, modules)
     report.mode = "tree"
     return PythonValue(value, record=record)
+
+
+def _modules_to_replace(content: T7File, report: Report) -> StateDicts | None:
+    """Return the modules of a `.t7`, which become state dicts; `None` for a file without objects.
+
+    For such a file the table of layers is not even imported.
+    """
+    if not any(isinstance(item, TorchObject) for item in content.objects):
+        return None
+    from .state_dicts import StateDicts
+
+    return StateDicts(content.roots, report)
 
 
 def _note_several_and_trailing(content: T7File, report: Report) -> None:

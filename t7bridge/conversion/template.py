@@ -311,19 +311,31 @@ class _Filling:
         self._check_keys(any(model.has_tensors for model in models))
         if ignored:
             self._note("info", f"ignored besides the state dicts of the .pt: {_listed(ignored)}")
+        self._assign()
+        self._update_derived()  # from the values just assigned
+        self._note_lossy_elements()
+        self._note_what_lua_lacks()
+        return self._notes
+
+    def _assign(self) -> None:
+        """Carry out the assignments.
+
+        Raises:
+            ModelError: tensors that share memory get different values. By then some of the template's have changed.
+        """
         clashes = assign(self._assignments)
         if clashes:
             head = "tensors that share memory in the Lua model have different values"
             raise ModelError(_message_with_lines(head, [_clash(one, other) for one, other in clashes]))
-        self._update_derived()  # from the values just assigned
-        self._note_lossy_elements()
+
+    def _note_what_lua_lacks(self) -> None:
+        """Note the biases and counters of PyTorch that a Lua layer has no place for."""
         if self._added_biases:
             names = _listed(self._added_biases)
             self._note("info", f"Lua has one bias where PyTorch has two; these are added to it: {names}")
         if self._batch_counter_count:
             times = self._batch_counter_count
             self._note("info", f"{_BATCH_COUNTER} is left out, {times} times: Lua does not count batches")
-        return self._notes
 
     def _note(self, level: str, message: str, loss: str = "", code: str = "template") -> None:
         self._notes.append(Note(level, "", message, loss, code=code))
@@ -494,7 +506,7 @@ class _Filling:
             model: the module.
             tensors: those of the `.pt` that fit, by key, which change.
         """
-        current = model.expected.tensors
+        lua_tensors = model.expected.tensors
         for key, origin in model.expected.origins.items():
             param = origin.param
             if param is None or param.kind != "derived" or _counts_batches(key):
@@ -505,9 +517,10 @@ class _Filling:
             elif tensor is not None:
                 # Lua has one bias where PyTorch has two, whose sum it is: `adds_to` names the one with the sum.
                 key_of_sum = key.removesuffix(param.name) + param.adds_to
-                if key_of_sum not in current:  # a layer without biases in Lua
+                if key_of_sum not in lua_tensors:  # a layer without biases in Lua
                     continue
-                total = added(tensors.get(key_of_sum, current[key_of_sum]), tensor)
+                # With `partial`, the first bias may be missing: then Lua's own is the other addend.
+                total = added(tensors.get(key_of_sum, lua_tensors[key_of_sum]), tensor)
                 if total is not None:  # else all of the second bias is 0
                     tensors[key_of_sum] = total
                     self._added_biases.append(model.label(key))

@@ -60,11 +60,10 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
     from ..values.widened import HINTS, NUMBERS_KEY, restore_values
 
     goal = FORMATS[report.target_format]
-    used_hints = set(HINTS)
+    hints = {name: text for name, text in metadata.items() if name in HINTS}
     if goal.values == NAMED and not goal.numbers:
         # Tensors that were numbers stay tensors, as readers of the source see them: the target has numbers as text.
-        used_hints.discard(NUMBERS_KEY)
-    hints = {name: text for name, text in metadata.items() if name in used_hints}
+        hints.pop(NUMBERS_KEY, None)
     if not request.record or not hints:
         return value
     # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and
@@ -262,12 +261,10 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     if texts is not None:
         return texts if array.shape else texts[0]
     element = NUMPY_ELEMENTS.get(array.dtype.code)
-    if element is None:
+    tensor = None if element is None else tensor_of_array(array, element, "cpu")
+    if tensor is None:
         return None
-    tensor = tensor_of_array(array, element, "cpu")  # `None` for other elements than numbers
-    if tensor is None or isinstance(value, NumpyArray):
-        return tensor
-    return tensor.array.item()
+    return tensor if isinstance(value, NumpyArray) else tensor.array.item()
 
 
 SIMPLE = (*COMPOSITE, TorchSize, UntypedStorage, QuantizedTensor, SparseTensor)

@@ -8,6 +8,7 @@ package asks for the format of a file. A format is a module in this folder, load
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data import face
@@ -35,6 +36,8 @@ from .table import SUFFIXES as SUFFIXES
 from .table import WRITABLE as WRITABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..graph.dtypes import ELEMENT_TYPES
     from ..io.source import PathLike, Readable
     from ..limits import Limits
@@ -84,17 +87,22 @@ def open(source: Readable | ByteSource, *, limits: Limits | None = None, **optio
     opened, start = ByteSource.open(source)
     if start:  # in the middle of a file object: only a `.t7` supports that, and asks for the position again
         return module_of(FORMATS["t7"]).read(source, limits, **options)  # type: ignore[no-any-return]
-    if opened.name.endswith(".distcp"):
+    return _open_source(opened, limits, options)
+
+
+def _open_source(source: ByteSource, limits: Limits, options: dict[str, Any]) -> Document:
+    """Open a file, or the model inside an archive, by its content; see `open`."""
+    if source.name.endswith(".distcp"):
         raise UnsupportedError(
             "is one of the files of a folder of torch.distributed.checkpoint, among which its tensors are cut",
-            file=opened.name,
+            file=source.name,
             hint=f"{WHOLE_CHECKPOINT} makes one file of the folder.",
         )
-    with about_file(opened.name):
-        spec = format_of(opened, limits)
+    with about_file(source.name):
+        spec = format_of(source, limits)
         if isinstance(spec, OtherArchive):
             return _open_inside(spec, limits, options)
-        return module_of(spec).read(opened, limits, **options)  # type: ignore[no-any-return]
+        return module_of(spec).read(source, limits, **options)  # type: ignore[no-any-return]
 
 
 class OtherArchive(NamedTuple):
@@ -211,7 +219,7 @@ def _folder_of(path: PathLike) -> str:
     specs = [spec for spec in FORMATS.values() if base in spec.inside]
     if specs and os.path.isdir(folder):
         names = os.listdir(folder)
-        if any(spec.folder is not None and spec.folder(names) for spec in specs):
+        if _format_with_folder(specs, names) is not None:
             return folder
     return ""
 
@@ -233,20 +241,17 @@ def format_of(source: ByteSource, limits: Limits | None = None, *, installed: bo
     head = source.read(0, HEAD_BYTES)
     signature = identify(head, installed=installed)
     specs = formats_with(signature.kind) if signature is not None else []
-    # An HDF5 file may begin with anything. Most files are spared the search by their first bytes: those of a format,
-    # and those of a `.t7`.
-    if not specs and not T7_HEAD.match(head):
-        spec = _behind_user_block(source)
-        if spec is not None:
-            return spec
+    if signature is not None and specs:
+        # Only zip archives are of several formats.
+        return _archive_format(source, specs, limits, installed) if signature.kind == "zip" else specs[0]
+    # An HDF5 file may begin with anything; but files that begin as a `.t7` are spared the search.
+    hdf5 = None if T7_HEAD.match(head) else _behind_user_block(source)
+    if hdf5 is not None:
+        return hdf5
     if signature is None:
         return FORMATS["t7"]  # its reader refuses what it is not
-    if not specs:
-        hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
-        raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
-    if signature.kind == "zip":
-        return _archive_format(source, specs, limits, installed)
-    return specs[0]
+    hint = signature.hint or f"t7bridge reads {known_suffixes()} files."
+    raise UnknownFormatError(f"is {signature.title}, which t7bridge does not read", file=source.name, hint=hint)
 
 
 def _behind_user_block(source: ByteSource) -> FormatSpec | None:
@@ -281,21 +286,22 @@ def _archive_format(
         limits: resource limits.
         installed: whether formats of installed packages are asked, too, where none of ours matches.
     """
-    from .pt.zip import ZipArchive
+    from .pt.zip import ZipArchive  # which other files do not need
 
     try:
         archive = ZipArchive(source, limits or DEFAULT_LIMITS, exact_case=True)
     except T7BridgeError:
         return FORMATS["pt"]  # its reader reports the damage
     names = list(archive.members)
-    for spec in specs:
-        if spec.members is not None and spec.members(names):
-            return spec
-    # Loading installed packages takes time.
-    for spec in added_formats() if installed else []:
-        if spec.members is not None and spec.members(names):
-            return spec
-    return OtherArchive(source, archive)
+    spec = _format_with_members(specs, names)
+    if spec is None and installed:  # only now, as loading installed packages takes time
+        spec = _format_with_members(added_formats(), names)
+    return spec if spec is not None else OtherArchive(source, archive)
+
+
+def _format_with_members(specs: list[FormatSpec], names: list[str]) -> FormatSpec | None:
+    """Return the first format whose archives have members of these names."""
+    return next((spec for spec in specs if spec.members is not None and spec.members(names)), None)
 
 
 def _is_model(name: str) -> bool:
@@ -337,34 +343,47 @@ def _folder_format(path: PathLike) -> FormatSpec:
         names = sorted(os.listdir(path))
     except OSError as error:
         raise T7BridgeError(f"cannot be read: {error.strerror}", file=os.fspath(path)) from error
-    for spec in FORMATS.values():
-        if spec.folder is not None and spec.folder(names):
-            return spec
-    # Loading installed packages takes time.
-    for spec in added_formats():
-        if spec.folder is not None and spec.folder(names):
-            return spec
+    spec = _format_with_folder(FORMATS.values(), names)
+    if spec is None:  # only now, as loading installed packages takes time
+        spec = _format_with_folder(added_formats(), names)
+    if spec is None:
+        raise _folder_refusal(os.fspath(path), names)
+    return spec
+
+
+def _format_with_folder(specs: Iterable[FormatSpec], names: list[str]) -> FormatSpec | None:
+    """Return the first format whose folders have files of these names."""
+    return next((spec for spec in specs if spec.folder is not None and spec.folder(names)), None)
+
+
+def _folder_refusal(path: str, names: list[str]) -> T7BridgeError:
+    """Return the error for a folder of no format.
+
+    Args:
+        path: of the folder.
+        names: of the files and folders in it.
+    """
     if ".metadata" in names:
-        raise UnsupportedError(
+        return UnsupportedError(
             "is a folder of torch.distributed.checkpoint, whose tensors are cut among its files",
-            file=os.fspath(path),
+            file=path,
             hint=f"{WHOLE_CHECKPOINT} makes one file of it.",
         )
     if "saved_model.pb" in names:
-        raise UnknownFormatError(
+        return UnknownFormatError(
             "is a TensorFlow SavedModel, which t7bridge does not read",
-            file=os.fspath(path),
+            file=path,
             hint="Save its weights with numpy.savez in TensorFlow.",
         )
     hint = _hint_for_folder(path, names)
-    raise UnknownFormatError("is a folder, and no checkpoint in several files", file=os.fspath(path), hint=hint)
+    return UnknownFormatError("is a folder, and no checkpoint in several files", file=path, hint=hint)
 
 
 _MOST_LOOKED_INTO = 100
 """Names of a folder that are tried as folders."""
 
 
-def _hint_for_folder(path: PathLike, names: list[str]) -> str:
+def _hint_for_folder(path: str, names: list[str]) -> str:
     """Return advice about a folder of no format: the path of an unpacked checkpoint in it, if there is one.
 
     Args:
@@ -372,9 +391,10 @@ def _hint_for_folder(path: PathLike, names: list[str]) -> str:
         names: of the files and folders in it.
     """
     for name in names[:_MOST_LOOKED_INTO]:
-        inner = os.path.join(os.fspath(path), name)
-        if os.path.isdir(inner) and is_unpacked(os.listdir(inner)):
-            return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
+        inner = os.path.join(path, name)
+        with suppress(OSError):  # it is a file, or may not be read
+            if is_unpacked(os.listdir(inner)):
+                return f"{inner} is an unpacked checkpoint of PyTorch: give that path."
     return FOLDER_HINT
 
 
@@ -401,21 +421,24 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
     """
     if to is not None:
         if to not in WRITABLE:
-            written = " or ".join(name for name, spec in FORMATS.items() if spec.suffixes)  # others are read only
-            raise ModelError(f"unknown output format {to!r}", expected=written)
+            raise ModelError(f"unknown output format {to!r}", expected=" or ".join(_written_formats()))
         return FORMATS[to]
-    name = os.fspath(path)
-    suffix = os.path.splitext(name)[1].lower()
+    file = os.fspath(path)
+    suffix = os.path.splitext(file)[1].lower()
     spec = format_of_suffix(suffix)
     if spec is None:
-        names = ", ".join(name for name, spec in FORMATS.items() if spec.suffixes)
         raise UnsupportedError(
             "the output format is not clear from this name",
-            file=name,
+            file=file,
             expected="a name that ends in " + ", ".join(SUFFIXES),
-            hint=_OTHER_VERBS.get(suffix, f"Name it with --to (to=…): {names}."),
+            hint=_OTHER_VERBS.get(suffix, f"Name it with --to (to=…): {', '.join(_written_formats())}."),
         )
     return spec
+
+
+def _written_formats() -> list[str]:
+    """Return the names of the formats that are written, those of the installed packages loaded so far included."""
+    return [name for name, spec in FORMATS.items() if spec.suffixes]  # others are read only
 
 
 _OTHER_VERBS = {

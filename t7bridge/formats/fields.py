@@ -89,7 +89,7 @@ def parse_json(text: bytes | None, path: str) -> Any:
     Raises:
         CorruptError: it is not JSON, or nested deeper than any program.
     """
-    import json
+    import json  # which most files do not need
 
     text = text or b""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve, field
@@ -150,35 +150,57 @@ def plan_views(tensors: Mapping[Name, Tensor]) -> tuple[dict[Name, TensorView], 
         The view of each tensor that overlaps or adjoins another; and the tensors whose sharing the file cannot express,
         because too much of the storage is outside of all tensors.
     """
-    ranges_by_storage: dict[int, list[_Range]] = {}
-    for name, tensor in tensors.items():
-        # One that is conjugated or negated when it is read has other elements than its storage.
-        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
-            first, end = tensor.reach()  # its first element, and the one after its last
-            ranges_by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
     views: dict[Name, TensorView] = {}
     not_shared: list[Name] = []
-    number = 0
-    for ranges in ranges_by_storage.values():
+    number = 0  # of the next storage in the file
+    for ranges in _ranges_by_storage(tensors):
         for group in _overlapping(ranges):
             if len(group) == 1:  # it shares nothing
                 continue
-            start = min(first for first, _, _ in group)
-            count = max(end for _, end, _ in group) - start
-            names = [name for _, _, name in group]
-            # Strides may skip elements. The group is not written whole if that takes more than its tensors one by one.
-            if count > sum(tensors[name].numel for name in names):
-                not_shared += names
-                continue
-            for name in names:
-                tensor = tensors[name]
-                views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
-            number += 1
+            views_of_group = _views_of_group(tensors, group, number)
+            if views_of_group is None:
+                not_shared += [name for _, _, name in group]
+            else:
+                views.update(views_of_group)
+                number += 1
     return views, not_shared
+
+
+def _views_of_group(tensors: Mapping[Name, Tensor], group: list[_Range], number: int) -> dict[Name, TensorView] | None:
+    """Return the views of tensors that overlap or adjoin, of a storage that has just their elements.
+
+    Args:
+        tensors: those of a file.
+        group: the ranges of those that overlap or adjoin.
+        number: that of the storage in the file.
+
+    Returns:
+        `None` if the storage would have more elements than the tensors one by one: strides may skip some.
+    """
+    start = min(first for first, _, _ in group)
+    count = max(end for _, end, _ in group) - start
+    if count > sum(tensors[name].numel for _, _, name in group):
+        return None
+    views: dict[Name, TensorView] = {}
+    for _, _, name in group:
+        tensor = tensors[name]
+        views[name] = TensorView(number, count, tensor.offset - start, tensor.stride)
+    return views
 
 
 _Range = tuple[int, int, Name]
 """Elements of a storage that a tensor has: the first, the one after the last, and the name of the tensor."""
+
+
+def _ranges_by_storage(tensors: Mapping[Name, Tensor]) -> Iterable[list[_Range]]:
+    """Return for each storage the ranges of the tensors that have elements on it."""
+    by_storage: dict[int, list[_Range]] = {}
+    for name, tensor in tensors.items():
+        # One that is conjugated or negated when it is read has other elements than its storage.
+        if tensor.storage is not None and tensor.numel and not is_conjugated_or_negated(tensor):
+            first, end = tensor.reach()
+            by_storage.setdefault(id(tensor.storage), []).append((first, end, name))
+    return by_storage.values()
 
 
 def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
@@ -189,11 +211,10 @@ def _overlapping(ranges: list[_Range]) -> Iterator[list[_Range]]:
     """
     group: list[_Range] = []
     group_end = 0
-    for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # by place; names may be of any order
+    for first, end, name in sorted(ranges, key=lambda item: item[:2]):  # those at one place stay in their order
         if group and first > group_end:
             yield group
             group = []
-            group_end = 0
         group_end = max(group_end, end)
         group.append((first, end, name))
     if group:
@@ -206,11 +227,7 @@ def write_order(named: NamedTensors) -> list[Name]:
     Of these the dense ones come first, each where the one before ends, so that a storage shared by several tensors is
     one run of bytes in the file if possible; then the others.
     """
-    first_names: dict[int, str] = {}
-    """By the number of a storage: the first of its tensors' names, by which all of them are sorted."""
-    for steps, view in named.views.items():
-        name = ".".join(steps)
-        first_names[view.storage] = min(first_names.get(view.storage, name), name)
+    first_names = _first_names(named)
     consecutive = _consecutive_views(named)
 
     def sort_key(steps: Name) -> tuple[Any, ...]:
@@ -227,6 +244,15 @@ def write_order(named: NamedTensors) -> list[Name]:
         return (-width, first_names[view.storage], is_later, view.offset, name)
 
     return sorted(named.tensors, key=sort_key)
+
+
+def _first_names(named: NamedTensors) -> dict[int, str]:
+    """Return for each shared storage, by its number, the first name of its tensors in alphabetical order."""
+    first_names: dict[int, str] = {}
+    for steps, view in named.views.items():
+        name = ".".join(steps)
+        first_names[view.storage] = min(first_names.get(view.storage, name), name)
+    return first_names
 
 
 def _consecutive_views(named: NamedTensors) -> set[Name]:
@@ -246,6 +272,21 @@ def _consecutive_views(named: NamedTensors) -> set[Name]:
     return consecutive
 
 
+@define(frozen=True)
+class _Member:
+    """A tensor of a file that had a common storage with others when it was written.
+
+    Attributes:
+        name: of the tensor.
+        tensor: as it was read, on a storage of its own.
+        view: its place in the common storage, from the file's metadata.
+    """
+
+    name: Any
+    tensor: Tensor
+    view: TensorView
+
+
 def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: list[Note]) -> dict[_Key, Tensor]:
     """Put tensors that were views of one storage back on one storage, if they still agree.
 
@@ -257,16 +298,17 @@ def tie(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], notes: li
     Returns:
         The same dict.
     """
-    groups: dict[int, list[_Key]] = {}
+    groups: dict[int, list[_Member]] = {}
     for name, view in views.items():
         if name in tensors:
-            groups.setdefault(view.storage, []).append(name)
-    for names in groups.values():
-        if len(names) == 1:  # the others are missing
+            groups.setdefault(view.storage, []).append(_Member(name, tensors[name], view))
+    for members in groups.values():
+        if len(members) == 1:  # the others are missing
             continue
-        tied_tensors = _tied(tensors, views, names)
+        tied_tensors = _tied(members)
         if tied_tensors is None:
-            message = f"tensors that shared memory no longer agree: {few(map(_text_name, names))}"
+            names = few(_text_name(member.name) for member in members)
+            message = f"tensors that shared memory no longer agree: {names}"
             notes.append(Note("info", path="", message=message, loss="sharing", code="unshared"))
         else:
             tensors.update(tied_tensors)
@@ -278,56 +320,34 @@ def _text_name(name: Any) -> str:
     return ".".join(name) if isinstance(name, tuple) else str(name)
 
 
-def _tied(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]
-) -> dict[_Key, Tensor] | None:
-    """Return tensors as views of one storage; `None` if their elements or the views do not agree.
+def _tied(members: list[_Member]) -> dict[Any, Tensor] | None:
+    """Return tensors, by name, as views of one storage; `None` if their elements or the views do not agree.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage; of all others nothing is returned.
+        members: all tensors that the metadata have on the storage.
     """
-    if not _are_of_one_storage(tensors, views, names):
+    if not _may_share_storage(members):
         return None
-    first_name = names[0]
-    count = views[first_name].count
-    # Without copying, if the bytes in the file make up the storage; otherwise in memory.
-    pieces = _covering_pieces(tensors, views, names, count)
-    storage = _storage_of_pieces(tensors, views, pieces, count) if pieces else None
-    same_bytes_names: set[_Key] = set()
-    if storage is None:
-        storage = _assembled_storage(tensors, views, names, count)
-    else:
-        # A piece that begins where its tensor does is all of the tensor. So the tensor has the same bytes of the file
-        # on the storage, and needs no comparison.
-        same_bytes_names = {name for start, name in pieces if start == views[name].offset}
-    tied_tensors = {}
-    for name in names:
-        view = views[name]
-        tied_tensors[name] = evolve(tensors[name], storage=storage, offset=view.offset, stride=view.stride)
-        if name not in same_bytes_names and not same_rows(tied_tensors[name], tensors[name]):
+    storage, agreeing_names = _common_storage(members)
+    tied_tensors: dict[Any, Tensor] = {}
+    for member in members:
+        tied_tensor = evolve(member.tensor, storage=storage, offset=member.view.offset, stride=member.view.stride)
+        if member.name not in agreeing_names and not same_rows(tied_tensor, member.tensor):
             return None
+        tied_tensors[member.name] = tied_tensor
     return tied_tensors
 
 
-def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key]) -> bool:
-    """Return whether tensors and their views, judging by types and shapes, may be those of one storage.
-
-    Args:
-        tensors: the tensors of a file.
-        views: of the tensors, from the metadata.
-        names: of those that the metadata have on one storage.
-    """
-    first_name = names[0]
-    element = tensors[first_name].element
-    count = views[first_name].count
+def _may_share_storage(members: list[_Member]) -> bool:
+    """Return whether tensors may be views of one storage, judging by types, shapes and places, not by elements."""
+    element = members[0].tensor.element
+    count = members[0].view.count
     # A storage is never larger than its tensors together: see `plan_views`. A file could claim any size.
-    if count > sum(tensors[name].numel for name in names):
+    if count > sum(member.tensor.numel for member in members):
         return False
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
+    for member in members:
+        tensor = member.tensor
+        view = member.view
         if view.count != count or tensor.element is not element:
             return False
         if view_fault(tensor.size, view.stride, view.offset, count, tensor.is_scalar):
@@ -335,97 +355,102 @@ def _are_of_one_storage(tensors: dict[_Key, Tensor], views: Mapping[_Key, Tensor
     return True
 
 
-def _covering_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
-) -> list[tuple[int, _Key]]:
-    """Return pieces of tensors that make up a storage; empty if those that lie dense in it do not cover it.
+def _common_storage(members: list[_Member]) -> tuple[Storage, set[Any]]:
+    """Return a storage with the elements of tensors: without copying, if bytes in the file make it up; else in memory.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage.
-        count: number of elements of the storage.
+        members: the tensors; they may share a storage, see `_may_share_storage`.
 
     Returns:
-        Of each piece its first element in the storage, and the name of the tensor that has the elements from there on.
+        The storage; and the names of tensors that certainly have its elements. Others may disagree with it.
     """
-    pieces: list[tuple[int, _Key]] = []
+    first = members[0]
+    pieces = _covering_pieces(members)
+    span = _span_of_pieces(pieces) if pieces else None
+    if span is None:
+        return _assembled_storage(members), set()
+    storage = Storage(first.tensor.element, first.view.count, span)
+    # A piece that begins where its tensor does is all of the tensor, whose bytes of the file are then on the storage.
+    return storage, {member.name for start, member in pieces if start == member.view.offset}
+
+
+def _covering_pieces(members: list[_Member]) -> list[tuple[int, _Member]]:
+    """Return pieces of tensors that make up their storage; empty if those that lie dense in it do not cover it.
+
+    Returns:
+        Of each piece its first element in the storage, and the tensor that has the elements from there on.
+    """
+    pieces: list[tuple[int, _Member]] = []
     end = 0
     # Of those that begin at one place, the largest covers most.
-    for name in sorted(names, key=lambda name: (views[name].offset, -tensors[name].numel)):
-        tensor = tensors[name]
-        view = views[name]
+    for member in sorted(members, key=lambda member: (member.view.offset, -member.tensor.numel)):
+        tensor = member.tensor
+        view = member.view
+        # Dense in the storage and in the file, so that a range of the one is a range of the other.
         if not is_dense(tensor.size, view.stride) or not is_dense(tensor.size, tensor.stride):
             continue
         if view.offset <= end < view.offset + tensor.numel:
-            pieces.append((end, name))
+            pieces.append((end, member))
             end = view.offset + tensor.numel
+    count = members[0].view.count
     return pieces if end == count else []
 
 
-def _storage_of_pieces(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], pieces: list[tuple[int, _Key]], count: int
-) -> Storage | None:
-    """Return a storage whose bytes are those of tensors in the file.
+def _span_of_pieces(pieces: list[tuple[int, _Member]]) -> Span | None:
+    """Return the bytes of a storage, which are those of tensors in the file.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        pieces: of the storage, see `_covering_pieces`.
-        count: number of elements of the storage.
+        pieces: of the storage, at least one, see `_covering_pieces`.
 
     Returns:
         `None` if they are not all in the file, or differ in byte order or width.
     """
     parts: list[Piece] = []
     encodings: set[tuple[str, int]] = set()
-    for start, name in pieces:
-        tensor = tensors[name]
-        element = tensor.element  # the same of all
+    for start, member in pieces:
+        tensor = member.tensor
         span = tensor.storage.data if tensor.storage is not None else None
         if not isinstance(span, Span):
             return None
         encodings.add((span.order, span.width))
-        first_element = start - views[name].offset  # of the tensor
-        elements = tensor.numel - first_element
-        byte_offset = span.offset + (tensor.offset + first_element) * span.width
-        parts.append((span.source, byte_offset, elements * span.width))
+        parts.append(_bytes_from(tensor, span, start - member.view.offset))
     if len(encodings) > 1:
         return None
     ((order, width),) = encodings
     first_source, _, _ = parts[0]
     # Pieces that follow one another in the file become one, and need no source of their own.
     source, offset = PiecesSource(first_source.name, parts).resolve(0)
-    return Storage(element, count, Span(source, offset, width, order))
+    return Span(source, offset, width, order)
 
 
-def _assembled_storage(
-    tensors: dict[_Key, Tensor], views: Mapping[_Key, TensorView], names: list[_Key], count: int
-) -> Storage:
-    """Return a storage in memory, into which the elements of the tensors are copied in turn.
+def _bytes_from(tensor: Tensor, span: Span, first: int) -> Piece:
+    """Return where the bytes of a dense tensor are, from its element `first` on; `span` has those of its storage."""
+    offset = span.offset + (tensor.offset + first) * span.width
+    return span.source, offset, (tensor.numel - first) * span.width
+
+
+def _assembled_storage(members: list[_Member]) -> Storage:
+    """Return a storage in memory, into which the elements of the tensors are copied in turn; others are 0.
 
     Where they disagree, the last one counts; `_tied` compares them all with the result.
 
     Args:
-        tensors: the tensors of a file.
-        views: of the tensors.
-        names: of those that are on the storage.
-        count: number of elements of the storage.
+        members: the tensors, whose views are inside the storage: see `_may_share_storage`.
     """
-    element = tensors[names[0]].element
+    element = members[0].tensor.element
+    count = members[0].view.count
     array = np.zeros(count, element.code)
-    for name in names:
-        tensor = tensors[name]
-        view = views[name]
-        strides = byte_strides(tensor.size, view.stride, array.itemsize)
-        elements = np.lib.stride_tricks.as_strided(array[view.offset :], tensor.size, strides)
+    for member in members:
+        tensor = member.tensor
+        strides = byte_strides(tensor.size, member.view.stride, array.itemsize)
+        elements = np.lib.stride_tricks.as_strided(array[member.view.offset :], tensor.size, strides)
         elements[...] = tensor.array
     return Storage(element, count, array)
 
 
 def same_rows(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same elements, bit for bit."""
-    from ..values.compare import same_bytes
+    from ..values.compare import same_bytes  # which files without shared memory do not need
 
     return same_bytes(rows(one), rows(other))
 
@@ -471,19 +496,15 @@ def tensor_of_bytes(
         CorruptError: the bytes are not those of its shape.
         LimitError: it has too many dimensions.
     """
-    if len(shape) > limits.dimensions:
-        raise limits.exceeded(
-            "dimensions", "a tensor has too many dimensions", offset=start, path=path, found=f"{len(shape)}"
-        )
+    dims = len(shape)
+    if dims > limits.dimensions:
+        text = "a tensor has too many dimensions"
+        raise limits.exceeded("dimensions", text, offset=start, path=path, found=f"{dims}")
     count = math.prod(shape)
-    if nbytes != count * element.itemsize:
-        raise CorruptError(
-            "a tensor does not have the bytes of its shape",
-            offset=start,
-            path=path,
-            expected=f"{count * element.itemsize}",
-            found=f"{nbytes}",
-        )
+    wanted = count * element.itemsize
+    if nbytes != wanted:
+        text = "a tensor does not have the bytes of its shape"
+        raise CorruptError(text, offset=start, path=path, expected=f"{wanted}", found=f"{nbytes}")
     stride = contiguous(shape[::-1])[::-1] if by_columns else contiguous(shape)
     storage = Storage(element, count, Span(source, start, element.itemsize, order))
     return Tensor(element, storage, tuple(shape), stride, is_scalar=not shape)

@@ -49,9 +49,9 @@ _LONGEST_COMMENT = 0xFFFF
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a `.npz` archive.
+    """Open a `.npz` archive; its arrays are read when the document's values are asked for.
 
-    Arrays of objects, text, dates and records are left out, each with a note.
+    Arrays of objects, text, dates and records are then left out, each with a note.
 
     Args:
         source: a path, bytes, or a binary file object.
@@ -64,10 +64,13 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     archive = ZipArchive(opened, limits, exact_case=True)
     metadata, views = _read_comment(archive, limits)
     notes: list[Note] = []
-    return Document(
-        "npz", opened, lambda: [tie(_arrays(archive, limits, notes), views, notes)], content=lambda: archive,
-        metadata=metadata, notes=notes,
-    )  # fmt: skip
+
+    def load() -> list[dict[str, Tensor]]:
+        """Return the only value of the file: its arrays, those that shared memory on one storage again."""
+        tensors = _arrays(archive, limits, notes)
+        return [tie(tensors, views, notes)]
+
+    return Document("npz", opened, load, content=lambda: archive, metadata=metadata, notes=notes)
 
 
 def _arrays(archive: ZipArchive, limits: Limits, notes: list[Note]) -> dict[str, Tensor]:
@@ -109,6 +112,7 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
     source, start = archive.span(member)
     end = start + archive.members[member].size
     descr, is_fortran, shape, elements_start = read_header(source, start, end, name)
+    nbytes = end - elements_start
     element, order = _element_and_order(descr)
     if element is None:
         kind = "of Python objects, which are pickled" if "O" in str(descr) else f"with elements {descr!s:.40}"
@@ -116,15 +120,7 @@ def _array(archive: ZipArchive, member: str, name: str, limits: Limits, notes: l
         notes.append(Note("warning", path=name, message=text, loss="type", code="left-out"))
         return None
     return tensor_of_bytes(
-        source,
-        elements_start,
-        end - elements_start,
-        element,
-        shape,
-        path=name,
-        limits=limits,
-        order=order,
-        by_columns=is_fortran,
+        source, elements_start, nbytes, element, shape, path=name, limits=limits, order=order, by_columns=is_fortran
     )
 
 
@@ -137,10 +133,16 @@ def _element_and_order(descr: Any) -> tuple[ElementType | None, str]:
     Returns:
         The type, `None` if tensors cannot have such elements; and `little` or `big`.
     """
-    if not isinstance(descr, str) or descr[:1] not in "<>|=":  # fields of a record, or a code without byte order
+    if not isinstance(descr, str):  # fields of a record
         return None, "little"
     sign, code = descr[:1], descr[1:]
-    return NUMPY_ELEMENTS.get(code), "big" if sign == ">" else "little"
+    if sign not in _BYTE_ORDERS:
+        return None, "little"
+    return NUMPY_ELEMENTS.get(code), _BYTE_ORDERS[sign]
+
+
+_BYTE_ORDERS = {"<": "little", ">": "big", "|": "little", "=": "little"}
+"""By the sign before a code of numpy. `|` is for single bytes. numpy never writes `=`, the order of a machine."""
 
 
 def _read_comment(archive: ZipArchive, limits: Limits) -> tuple[dict[str, str], dict[str, Any]]:
@@ -179,7 +181,8 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         value: the tensors: by name, or with metadata as `NamedTensors`.
 
     Raises:
-        UnsupportedError: numpy has no such elements.
+        ModelError: two names would be one.
+        UnsupportedError: numpy has no such elements, or a name is too long.
         WriteError: the disk reports an error.
     """
     named = NamedTensors.of(value)
@@ -191,15 +194,24 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
     for steps in order:
         tensor = named.tensors[steps]
         name = ".".join(steps)
-        if not tensor.element.native:
-            raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
-        if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
-            raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
+        _check_array(tensor, name)
         writer.add(f"{name}.npy", content(tensor), tensor.numel * tensor.element.itemsize, _npy_header(tensor))
     comment, without_room = _comment(named)
     writer.finish(comment)
     output.flush()
     return Written(len(order), named.storages, without_room)
+
+
+def _check_array(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor that no array of an archive can be.
+
+    Raises:
+        UnsupportedError: numpy has no such elements, or the name is too long.
+    """
+    if not tensor.element.native:
+        raise UnsupportedError(f"numpy has no elements of type {tensor.element.name}", path=name)
+    if len(name.encode("utf-8", "backslashreplace")) > _LONGEST_NAME:
+        raise UnsupportedError(f"a zip archive has names of at most {_LONGEST_NAME} bytes", path=name)
 
 
 def _npy_header(tensor: Tensor) -> bytes:
@@ -232,19 +244,24 @@ def _comment(named: NamedTensors) -> tuple[bytes, tuple[str, ...]]:
     metadata = dict(named.metadata)
     left_out: list[str] = []
     names_by_size = sorted(metadata, key=lambda name: (len(metadata[name]), name))
-    while True:
-        text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
-        comment = _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
-        if len(comment) <= _LONGEST_COMMENT:
-            return comment, tuple(left_out)
-        if not metadata:  # it is too long for the views alone; without them it has room
-            views = {"views": {}}
-            continue
+    comment = _packed_comment(metadata, views)
+    while len(comment) > _LONGEST_COMMENT and metadata:
         # An eighth at once: packing the text again for each of very many strings would take long.
         for _ in range(max(1, len(names_by_size) // 8)):
             name = names_by_size.pop()
             left_out.append(name)
             del metadata[name]
+        comment = _packed_comment(metadata, views)
+    if len(comment) > _LONGEST_COMMENT:
+        no_views = json.loads(format_views({}))
+        comment = _packed_comment({}, no_views)
+    return comment, tuple(left_out)
+
+
+def _packed_comment(metadata: Mapping[str, str], views: Mapping[str, Any]) -> bytes:
+    """Return the archive's comment for some strings, and for views as `format_views` has them."""
+    text = json.dumps({"metadata": metadata, **views}, separators=(",", ":"))
+    return _COMMENT_START + zlib.compress(text.encode("utf-8", "backslashreplace"), 9)
 
 
 def differences(path: str, named: NamedTensors) -> list[str]:

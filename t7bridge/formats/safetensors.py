@@ -79,16 +79,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise CorruptError("the metadata are not strings", offset=_LENGTH_BYTES, path=_METADATA)
-    tensors: dict[str, Tensor] = {}
-    ranges: list[tuple[int, int, str]] = []
-    for name, entry in header.items():
-        tensor, begin, end = _tensor(opened, start, name, entry, limits)
-        tensors[name] = tensor
-        ranges.append((begin, end, name))
-    _check_ranges(opened, start, ranges)
+    tensors = _tensors(opened, start, header, limits)
     # Our entry says which tensors share memory: it is no metadata of the user.
     views = parse_views(metadata.pop(METADATA_KEY)) if METADATA_KEY in metadata else {}
-    notes: list[Note] = []
+    notes: list[Note] = []  # receives from `tie` which tensors no longer share memory
     return Document("safetensors", opened, lambda: [tie(tensors, views, notes)], metadata=metadata, notes=notes)
 
 
@@ -123,6 +117,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+def _tensors(source: ByteSource, start: int, entries: Mapping[str, Any], limits: Limits) -> dict[str, Tensor]:
+    """Return the tensors of the header, whose bytes make up the rest of the file.
+
+    Args:
+        source: the file.
+        start: offset of the first byte after the header.
+        entries: what the header says about each, by name.
+        limits: resource limits.
+
+    Raises:
+        FormatError: an entry is invalid, or the bytes are not just those of the tensors.
+        UnsupportedError: there is no such element type here.
+    """
+    tensors: dict[str, Tensor] = {}
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        tensor, begin, end = _tensor(source, start, name, entry, limits)
+        tensors[name] = tensor
+        ranges.append((begin, end, name))
+    _check_ranges(source, start, ranges)
+    return tensors
+
+
 def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limits) -> tuple[Tensor, int, int]:
     """Return a tensor of the header, and the start and end of its bytes, counted from the end of the header.
 
@@ -137,29 +154,30 @@ def _tensor(source: ByteSource, start: int, name: str, entry: Any, limits: Limit
         CorruptError: the entry is invalid.
         UnsupportedError: there is no such element type here.
     """
-    wrong = CorruptError("the header's entry is not a tensor", offset=_LENGTH_BYTES, path=name)
-    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
-        raise wrong
+    if not _is_entry(entry):
+        raise CorruptError("the header's entry is not a tensor", offset=_LENGTH_BYTES, path=name)
     dtype = entry["dtype"]
-    shape = entry["shape"]
-    offsets = entry["data_offsets"]
-    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
-        raise wrong
-    # The sum of two such numbers, as of an offset and the start, fits into 64 bits.
-    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*shape, *offsets)):
-        raise wrong
     element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
     if element is None:
-        raise UnsupportedError(
-            f"unknown element type {str(dtype)[:40]}",
-            offset=_LENGTH_BYTES,
-            path=name,
-            expected=", ".join(_ELEMENTS),
-        )
-    begin, end = offsets
+        text = f"unknown element type {str(dtype)[:40]}"
+        raise UnsupportedError(text, offset=_LENGTH_BYTES, path=name, expected=", ".join(_ELEMENTS))
+    shape = entry["shape"]
+    begin, end = entry["data_offsets"]
     # It refuses a range that is reversed, or not as long as the shape says; `_check_ranges` one outside of the file.
     tensor = tensor_of_bytes(source, start + begin, end - begin, element, shape, path=name, limits=limits)
     return tensor, begin, end
+
+
+def _is_entry(entry: Any) -> bool:
+    """Return whether a value of the header has a `dtype`, of any type, a `shape`, and two `data_offsets`."""
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
+        return False
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        return False
+    # The sum of two such numbers, as of an offset and the start, fits into 64 bits.
+    return all(type(number) is int and 0 <= number < 1 << 62 for number in (*shape, *offsets))
 
 
 def _check_ranges(source: ByteSource, start: int, ranges: list[tuple[int, int, str]]) -> None:
@@ -199,15 +217,14 @@ def write(output: Output, value: NamedTensors | Mapping[str, Tensor]) -> Written
         value: the tensors: by name, or with metadata as `NamedTensors`.
 
     Raises:
-        UnsupportedError: safetensors has no such elements.
+        ModelError: two names would be one.
+        UnsupportedError: safetensors has no such elements, or reserves a name.
         WriteError: there are too many names, or the disk reports an error.
     """
     named = NamedTensors.of(value)
-    steps_of_names = dotted({steps: steps for steps in named.tensors})
-    for name, steps in steps_of_names.items():
-        element = named.tensors[steps].element
-        if element.name not in DTYPES:
-            raise UnsupportedError(f"safetensors has no elements of type {element.name}", path=name)
+    for name, tensor in dotted(named.tensors).items():
+        if tensor.element.name not in DTYPES:
+            raise UnsupportedError(f"safetensors has no elements of type {tensor.element.name}", path=name)
         if name == _METADATA:
             raise UnsupportedError("safetensors reserves this name", path=name)
     order = write_order(named)

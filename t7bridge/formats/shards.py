@@ -7,6 +7,7 @@ huggingface_hub's `serialization/_base.py` and transformers' `save_pretrained`, 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from posixpath import join
 from typing import Any
 
@@ -22,11 +23,10 @@ from .table import INDEX_SUFFIX, Document
 
 
 def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open a folder that has an index.
+    """Open a folder that has an index; see `read`.
 
     Raises:
         UnsupportedError: it has several.
-        FormatError: the index or a file is damaged, or a file is missing.
     """
     path = os.fspath(folder)
     indices = sorted(name for name in os.listdir(path) if name.endswith(INDEX_SUFFIX))
@@ -41,16 +41,14 @@ def read_folder(folder: PathLike, limits: Limits = DEFAULT_LIMITS) -> Document:
 
 
 def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Open an index; its files are opened when the values are read.
+    """Open an index. It is read, and its files are opened, when the document's values are asked for.
 
     Args:
         source: a path of the index; the files are in its folder.
         limits: resource limits.
-
-    Raises:
-        FormatError: the index is damaged.
     """
     index, _ = ByteSource.open(source)
+    # Filled when the values are read, like the document's.
     metadata: dict[str, str] = {}
     notes: list[Note] = []
     return Document("shards", index, lambda: [_tensors(index, limits, metadata, notes)], metadata=metadata, notes=notes)
@@ -77,13 +75,22 @@ def _tensors(index: ByteSource, limits: Limits, metadata: dict[str, str], notes:
         if not isinstance(tensor, Tensor):
             raise CorruptError("the file lacks a tensor that the index names", file=join(folder, file), path=name)
         tensors[name] = tensor
-    # A tensor that the index maps to another file is a copy there, and not noted.
+    notes += _notes_of_left_out(state_dicts, weight_map)
+    return tensors
+
+
+def _notes_of_left_out(state_dicts: Mapping[str, Mapping[Any, Any]], weight_map: Mapping[str, str]) -> list[Note]:
+    """Return a note for each file with values whose names are not in the index.
+
+    A tensor that the index maps to another file is a copy there, and not noted.
+    """
+    notes: list[Note] = []
     for file, state_dict in state_dicts.items():
         names = [str(name) for name in state_dict if name not in weight_map]
         if names:
             text = f"{file} has {counted(len(names), 'value')} that the index does not name, left out"
             notes.append(Note("warning", path=names[0], message=text, code="left-out", count=len(names)))
-    return tensors
+    return notes
 
 
 def _state_dicts(index: ByteSource, limits: Limits, metadata: dict[str, str]) -> dict[str, dict[Any, Any]]:
@@ -122,7 +129,12 @@ def files_of(index: ByteSource, limits: Limits) -> list[str]:
 
 
 def _weight_map(index: ByteSource, limits: Limits) -> dict[str, str]:
-    """Return for each tensor the name of its file, checked: a file in the folder of the index."""
+    """Return for each tensor the name of its file, checked: a file in the folder of the index.
+
+    Raises:
+        CorruptError: the index is damaged, or names something else than files of its folder.
+        LimitError: it is too large.
+    """
     if index.size > limits.header_bytes:
         raise limits.exceeded("header_bytes", "the index is too large", found=f"{index.size} bytes")
     with about_file(index.name):

@@ -80,7 +80,9 @@ def differences(path: PathLike, value: Value, layout: T7Layout) -> list[str] | N
         other = torchfile.load(str(path), use_list_heuristic=False, use_int_heuristic=False)
     except Exception:  # it checks nothing, so it may raise anything; then it is not a reference for this file
         return None
-    return _compare(value, other)
+    comparison = _Comparison()
+    pairwise(value, other, comparison.compare)
+    return comparison.faults
 
 
 def _is_known_to_torchfile(value: Value) -> bool:
@@ -97,53 +99,59 @@ def _is_known_to_torchfile(value: Value) -> bool:
     return True
 
 
-def _compare(ours: Value, theirs: Any) -> list[str]:
-    """Return the differences between a value, as we read it, and the same as torchfile reads it, each with its path.
+class _Comparison:
+    """Compares a value, as we read it, with the same as torchfile reads it.
 
-    Args:
-        ours: of the classes of `t7bridge.graph`.
-        theirs: of torchfile's own classes, numpy and Python.
+    Attributes:
+        faults: the differences, each with its path.
     """
-    faults: list[str] = []
-    counterparts: dict[int, int] = {}
-    """By the identity of our object: that of torchfile's."""
 
-    def compare(path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
-        """Note how two values differ, for `pairwise`.
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self._counterparts: dict[int, int] = {}
+        """By the identity of our object: that of torchfile's."""
+
+    def compare(self, path: Path, our: Value, their: Any) -> list[tuple[Any, Value, Any]]:
+        """Note how two values differ, apart from what is inside them; for `pairwise`.
 
         Args:
             path: of the values.
-            our: ours.
-            their: torchfile's.
+            our: ours, of the classes of `t7bridge.graph`.
+            their: torchfile's, of its own classes, numpy and Python.
 
         Returns:
             The pairs inside them that are to be compared, each with its key; none of an object that was met before.
         """
-        if id(our) in counterparts:  # an object that was compared before: what is inside is not compared again
-            if counterparts[id(our)] != id(their):
-                faults.append(f"{path}: an object shared here is not shared in torchfile")
+        if id(our) in self._counterparts:
+            if self._counterparts[id(our)] != id(their):
+                self.faults.append(f"{path}: an object shared here is not shared in torchfile")
             return []
         if isinstance(our, (Table, TorchObject, Tensor, Storage)):
-            counterparts[id(our)] = id(their)
-        if isinstance(our, (Tensor, Storage)):
-            faults.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(our.array, their))
-        elif isinstance(our, TorchObject):
-            if isinstance(their, torchfile.TorchObject) and their.torch_typename() == our.class_name.encode():
-                return _common_entries(path, our.fields or Table(), their._obj, faults)
-            faults.append(f"{path}: torchfile has another class")
-        elif isinstance(our, Table):
+            self._counterparts[id(our)] = id(their)
+        if isinstance(our, TorchObject):
+            return self._compare_objects(path, our, their)
+        if isinstance(our, Table):
             if isinstance(their, dict):
-                return _common_entries(path, our, their, faults)
-            faults.append(f"{path}: torchfile has {type(their).__name__} for a table")
-        else:
-            # nan differs from itself.
-            are_same = type(our) is type(their) and (our == their or (our != our and their != their))
-            if not are_same:
-                faults.append(f"{path}: torchfile has {their!r} for {our!r}")
+                return _common_entries(path, our, their, self.faults)
+            self.faults.append(f"{path}: torchfile has {type(their).__name__} for a table")
+        elif isinstance(our, (Tensor, Storage)):
+            self.faults.extend(f"{path}: torchfile has {fault}" for fault in _array_faults(our.array, their))
+        elif not _are_same_scalars(our, their):
+            self.faults.append(f"{path}: torchfile has {their!r} for {our!r}")
         return []
 
-    pairwise(ours, theirs, compare)
-    return faults
+    def _compare_objects(self, path: Path, our: TorchObject, their: Any) -> list[tuple[Any, Value, Any]]:
+        """Note whether two objects are of different classes; return the pairs of their fields."""
+        if isinstance(their, torchfile.TorchObject) and their.torch_typename() == our.class_name.encode():
+            return _common_entries(path, our.fields or Table(), their._obj, self.faults)
+        self.faults.append(f"{path}: torchfile has another class")
+        return []
+
+
+def _are_same_scalars(one: Value, other: Any) -> bool:
+    """Return whether two values are of one type and equal; a NaN equals any other here."""
+    are_both_nan = one != one and other != other
+    return type(one) is type(other) and (one == other or are_both_nan)
 
 
 def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ for exact powers of ten; `printf` of C17 7.21.6.1 for `%g`.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
     float32 and float16 are rounded from double. For the at most 9 digits that Torch writes of them, this is the same as
     to round the text to the type itself.
 
-    numpy, which is asked first, reads `1-2` as two numbers: callers that read a whole storage count them.
+    `1-2` may be two numbers, as numpy reads it: callers that read a whole storage count them.
 
     Args:
         text: decimal numbers.
@@ -76,12 +76,15 @@ def parse_numbers(text: bytes, native: np.dtype[Any]) -> np.ndarray:
         return _rounded(array, native)
     array = parse_integers(text)
     bounds = np.iinfo(native)
-    if array is None or (array.size and (array.min() < bounds.min or array.max() > bounds.max)):
-        numbers = [int(token) for token in text.split()]
-        if any(not bounds.min <= number <= bounds.max for number in numbers):  # numpy before 1.24 wraps them
-            raise OverflowError(f"{max(numbers, key=abs)} is out of bounds for {native}")
-        return np.array(numbers, native)
-    return array.astype(native, copy=False)
+    if array is not None:
+        is_within = not array.size or (array.min() >= bounds.min and array.max() <= bounds.max)
+        if is_within:
+            return array.astype(native, copy=False)
+    numbers = [int(token) for token in text.split()]
+    beyond = [number for number in numbers if not bounds.min <= number <= bounds.max]
+    if beyond:  # numpy before 1.24 would wrap them
+        raise OverflowError(f"{beyond[0]} is out of bounds for {native}")
+    return np.array(numbers, native)
 
 
 def _rounded(array: np.ndarray, native: np.dtype[Any]) -> np.ndarray:
@@ -496,6 +499,26 @@ def _digits_and_powers(size: np.ndarray, digits: int, bits: int) -> tuple[np.nda
     return number, power, is_sure | is_zero
 
 
+class _Products(NamedTuple):
+    """The type in which numbers are multiplied with powers of ten.
+
+    Attributes:
+        powers: of ten, from 1 on, which are exact in the type.
+        mantissa: bits of its mantissa.
+        doubt: how near to a tie a rounded product decides nothing: some units in the last place of the largest one.
+    """
+
+    powers: np.ndarray
+    mantissa: int
+    doubt: float
+
+
+_DOUBLES = _Products(_POWERS, mantissa=53, doubt=1e-6)
+"""For products of up to 9 digits before the point, whose last place is at 2**-23."""
+_WIDE = _Products(_WIDE_POWERS, mantissa=64, doubt=1 / 64)
+"""For products of up to 17 digits, whose last place is at 2**-7."""
+
+
 def _significant(
     size: np.ndarray, power: np.ndarray, digits: int, bits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -513,33 +536,26 @@ def _significant(
         The integers, 0 where they are not certain; the mask; and what is to be added to `power`: 1 where there is a
         digit too many before the point, -1 where there is one too few.
     """
-    shift = digits - 1 - power  # the power of ten of the product
-    powers: np.ndarray
-    # `doubt`: how near to a tie a rounded product decides nothing. That is some units in the last place of the largest,
-    # which has 9 or 17 digits before its point: of 53 bits this place is 2**-23 there, of 64 bits 2**-7.
     if digits <= 9:
-        powers = _POWERS
-        doubt = 1e-6
-        mantissa = 53
+        products = _DOUBLES
     elif _EXTENDED:
-        powers = _WIDE_POWERS
-        doubt = 1 / 64
-        mantissa = 64
-        size = size.astype(np.longdouble)
+        products = _WIDE
     else:  # no type here has the bits for 17 digits
         none = np.zeros(len(size), "i8")
         return none, none.astype(bool), none
-    largest_power = len(powers) - 1
+    size = size.astype(products.powers.dtype, copy=False)
+    shift = digits - 1 - power  # the power of ten of the product
+    largest_power = len(products.powers) - 1
     # A product with 10**n has the bits of the number and those of 5**n, 7 for n = 3. Where there is room for all, it is
     # exact, and what looks like a tie is one.
-    largest_exact_shift = (mantissa - bits) * 3 // 7
-    tens = powers[np.minimum(np.abs(shift), largest_power)]
+    largest_exact_shift = (products.mantissa - bits) * 3 // 7
+    tens = products.powers[np.minimum(np.abs(shift), largest_power)]
     with np.errstate(all="ignore"):
         scaled = size * tens
         if (shift < 0).any():
             scaled = np.where(shift >= 0, scaled, size / tens)
         nearest = np.rint(scaled)
-        is_far_from_tie = np.abs(np.abs(scaled - nearest) - 0.5) > doubt
+        is_far_from_tie = np.abs(np.abs(scaled - nearest) - 0.5) > products.doubt
         is_sure = is_far_from_tie | ((shift >= 0) & (shift <= largest_exact_shift))
         is_sure &= (np.abs(shift) <= largest_power) & (nearest <= 10**digits)
         error = (nearest > 10**digits).astype("i8") - (scaled < 10 ** (digits - 1))
@@ -558,31 +574,48 @@ def _rows(array: np.ndarray, number: np.ndarray, power: np.ndarray, digits: int)
         power: of ten, of the first of these.
         digits: how many.
     """
-    tens = 10 ** np.arange(digits + 1)
     has_exponent = (power < -4) | (power >= digits)  # as C's %g has it
     # With an exponent, the point is behind the first digit.
     first_power = np.where(has_exponent, 0, power)
+    whole, fraction = _whole_and_fraction(number, first_power, digits)
+    zeros_behind_point = np.maximum(-first_power - 1, 0)
+    # Where each kind of block is in a row; the others are between these.
+    sign = 0
+    most_whole_digits = len(str(int(whole.max(initial=0))))
+    point = sign + 1 + max(1, (most_whole_digits + 3) // 4)
+    exponent = point + 1 + (digits + 3) // 4
+    space = exponent + 1
+    rows = np.empty((len(array), space + 1), "u4")
+    rows[:, sign] = _SIGNS[np.signbit(array).view("u1")]
+    _write_whole(rows[:, sign + 1 : point], whole)
+    rows[:, point] = _POINTS[np.where(fraction == 0, 0, 1 + zeros_behind_point)]
+    _write_decimals(rows[:, point + 1 : exponent], fraction, digits)
+    rows[:, exponent] = 0
+    with_exponent = np.flatnonzero(has_exponent)
+    rows[with_exponent, exponent] = _EXPONENTS[power[with_exponent] + _LARGEST_EXPONENT]
+    rows[:, space] = _block(b" ")
+    return rows
+
+
+def _whole_and_fraction(number: np.ndarray, power: np.ndarray, digits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits before the point and those behind it, as integers.
+
+    Args:
+        number: the significant digits of each number, as an integer.
+        power: of ten, of the first of these; less than `digits`.
+        digits: how many.
+
+    Returns:
+        The second are `digits` digits from the point on, or from the first significant one if that is behind the point,
+        filled with zeros at the end.
+    """
+    tens = 10 ** np.arange(digits + 1)
     # Digits before the point, less one; -1 where the first digit is behind it.
-    last_whole = np.maximum(first_power, -1)
+    last_whole = np.maximum(power, -1)
     unit = tens[digits - 1 - last_whole]
     whole = number // unit
     fraction = (number - whole * unit) * tens[last_whole + 1]
-    zeros_behind_point = np.maximum(-first_power - 1, 0)
-
-    most_whole_digits = len(str(int(whole.max(initial=0))))
-    whole_blocks = max(1, (most_whole_digits + 3) // 4)
-    decimal_blocks = (digits + 3) // 4
-    rows = np.empty((len(array), whole_blocks + decimal_blocks + 4), "u4")
-    rows[:, 0] = _SIGNS[np.signbit(array).view("u1")]
-    point = 1 + whole_blocks
-    _write_whole(rows[:, 1:point], whole)
-    rows[:, point] = _POINTS[np.where(fraction == 0, 0, 1 + zeros_behind_point)]
-    _write_decimals(rows[:, point + 1 : -2], fraction, digits)
-    rows[:, -2] = 0
-    with_exponent = np.flatnonzero(has_exponent)
-    rows[with_exponent, -2] = _EXPONENTS[power[with_exponent] + _LARGEST_EXPONENT]
-    rows[:, -1] = _block(b" ")
-    return rows
+    return whole, fraction
 
 
 def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> None:
@@ -601,9 +634,11 @@ def _write_decimals(blocks: np.ndarray, fraction: np.ndarray, digits: int) -> No
         rest = fraction // 10
         last_digit = fraction - rest * 10
         is_end = last_digit == 0
-        blocks[:, -1] = np.where(is_end, 0, _TRAILING[last_digit * 1000 + _BLOCK_NUMBERS])
+        without_zeros = last_digit * 1000 + _BLOCK_NUMBERS
+        blocks[:, -1] = np.where(is_end, 0, _TRAILING[without_zeros])
         count -= 1
-    # From the last block to the first: `is_end` is true where all behind is zero, and not printed.
+    # From the last block to the first: `is_end` is true where all behind is zero, and not printed. The table has four
+    # digits for each number, and from `_BLOCK_NUMBERS` on those without zeros at the end.
     for column in range(count - 1, -1, -1):
         higher = rest // _BLOCK_NUMBERS
         block_digits = rest - higher * _BLOCK_NUMBERS

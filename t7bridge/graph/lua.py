@@ -588,6 +588,14 @@ def _key_text(key: Value) -> str:
     return f"{key:.14g}" if isinstance(key, float) else short(key)
 
 
+def _html_title(value: Value) -> str:
+    """Return HTML of a value in one line, without what is in it."""
+    from html import escape
+
+    title = escape(_printed("layer_text")(value) if isinstance(value, TorchObject) else short(value))
+    return f"<code>{title}</code>" if isinstance(value, Tensor) else title
+
+
 def _html(root: Value) -> str:
     """Return HTML of a table, an object or a `tds.Hash`, for notebooks: an expandable table of fields.
 
@@ -607,13 +615,11 @@ def _html(root: Value) -> str:
             html.append(item)
             continue
         key_html, value, depth = item
-        title = escape(_printed("layer_text")(value) if isinstance(value, TorchObject) else short(value))
+        title = _html_title(value)
         table = value._table() if isinstance(value, (Table, TorchObject, TdsHash)) else None
         is_opened = id(value) in opened
         has_room = depth < _HTML_DEPTH and entries_left > 0
         if table is None or not table.raw_keys or is_opened or not has_room:  # one line
-            if isinstance(value, Tensor):
-                title = f"<code>{title}</code>"
             again = " (shown above)" if is_opened else ""
             html.append(f"<div>{key_html}{title}{again}</div>")
             continue
@@ -623,6 +629,7 @@ def _html(root: Value) -> str:
         html.append("<div style='margin-left:1.5em'>")
         count = min(len(table.raw_keys), _HTML_ENTRIES_OF_ONE, entries_left)
         entries_left -= count
+        # The last one is taken from the stack first.
         stack.append("</div></details>")
         if len(table.raw_keys) > count:
             stack.append(f"<div>… {len(table.raw_keys) - count} more</div>")

@@ -464,18 +464,11 @@ class ndarray:
         Raises:
             IndexError: there are too many, or an integer is out of bounds.
         """
-        count = sum(part is not None and part is not Ellipsis for part in index)
-        if count > self.ndim:
-            raise IndexError("too many indices for array")
-        # Dimensions without an index are whole: in place of `...`, or at the end.
-        whole = [slice(None)] * (self.ndim - count)
-        at = next((number for number, part in enumerate(index) if part is Ellipsis), None)
-        parts = [*index, *whole] if at is None else [*index[:at], *whole, *index[at + 1 :]]
         shape: list[int] = []
         strides: list[int] = []
         offset = self._offset
         dim = 0
-        for part in parts:
+        for part in _with_whole_dimensions(index, self.ndim):
             if part is None:
                 shape.append(1)
                 strides.append(0)
@@ -689,6 +682,24 @@ def _extreme(values: list[Any], choose: Callable[[list[Any]], Any]) -> Any:
     return choose(values)
 
 
+def _with_whole_dimensions(index: tuple[Any, ...], ndim: int) -> list[Any]:
+    """Return an index with a slice for each whole dimension: in place of `...`, or at the end.
+
+    Args:
+        index: integers, slices, `None` and at most one `...`.
+        ndim: the number of dimensions.
+
+    Raises:
+        IndexError: there are too many.
+    """
+    count = sum(part is not None and part is not Ellipsis for part in index)
+    if count > ndim:
+        raise IndexError("too many indices for array")
+    whole = [slice(None)] * (ndim - count)
+    at = next((number for number, part in enumerate(index) if part is Ellipsis), None)
+    return [*index, *whole] if at is None else [*index[:at], *whole, *index[at + 1 :]]
+
+
 def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
     """Return a sum as numpy rounds it: eight sums in turn, of halves of more than 128 elements.
 
@@ -710,6 +721,18 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
         (element,) = _decode(bytes(_encode([value], kind)), kind)
         return element
 
+    def total_of_block(start: int, count: int) -> Any:
+        """Return the sum of 8 to 128 elements from `start` on: of eight sums in turn, and the rest one by one."""
+        sums = values[start : start + 8]
+        whole = count - count % 8
+        for place in range(8, whole):
+            sums[place % 8] = rounded(sums[place % 8] + values[start + place])
+        pairs = [rounded(sums[number] + sums[number + 1]) for number in (0, 2, 4, 6)]
+        result = rounded(rounded(pairs[0] + pairs[1]) + rounded(pairs[2] + pairs[3]))
+        for value in values[start + whole : start + count]:
+            result = rounded(result + value)
+        return result
+
     def total(start: int, count: int) -> Any:
         """Return the sum of `count` elements from `start` on; the three cases are those of numpy's source."""
         if count < 8:
@@ -718,15 +741,7 @@ def _pairwise_sum(values: list[Any], kind: dtype) -> Any:
                 result = rounded(result + value)
             return result
         if count <= 128:
-            sums = values[start : start + 8]
-            whole = count - count % 8
-            for place in range(8, whole):
-                sums[place % 8] = rounded(sums[place % 8] + values[start + place])
-            pairs = [rounded(sums[number] + sums[number + 1]) for number in (0, 2, 4, 6)]
-            result = rounded(rounded(pairs[0] + pairs[1]) + rounded(pairs[2] + pairs[3]))
-            for value in values[start + whole : start + count]:
-                result = rounded(result + value)
-            return result
+            return total_of_block(start, count)
         half = count // 2
         half -= half % 8
         return rounded(total(start, half) + total(start + half, count - half))

@@ -594,7 +594,8 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None
-    # Of two elements that become one, for example, two are converted together; and whole groups of each step.
+    # How many elements of the file are converted together: two of which one becomes, for example; and whole groups of
+    # each step.
     least_for_whole_elements = origin.count // math.gcd(origin.count, storage.count)
     group = math.lcm(least_for_whole_elements, *(step.group for step in steps))
     if origin.count % group or group > _MOST_IN_GROUP:

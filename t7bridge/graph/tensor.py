@@ -398,46 +398,66 @@ def _view_of(
         IndexError: the key has more parts than the tensor has dimensions, or one is out of range.
         TypeError: a part is not an int, slice, `...` or None.
     """
-    parts = list(key) if isinstance(key, tuple) else [key]
-    ellipses = sum(part is Ellipsis for part in parts)
-    if ellipses > 1:
-        raise IndexError("an index can contain only one ...")
-    indices = sum(part is not None and part is not Ellipsis for part in parts)
-    if indices > len(size):
-        raise IndexError(f"{indices} indices for a tensor of {len(size)} dimensions")
-    if not ellipses:  # dimensions without an index are whole
-        parts.append(Ellipsis)
     new_size: list[int] = []
     new_stride: list[int] = []
-    dim = 0
-    for part in parts:
-        if part is Ellipsis:
-            end = dim + len(size) - indices
-            new_size += size[dim:end]
-            new_stride += stride[dim:end]
-            dim = end
-        elif part is None:
+    dim = 0  # the first dimension of the other view that is not done
+    for part in _parts_of_key(key, rank=len(size)):
+        if part is None:
             new_size.append(1)
             new_stride.append(0)
-        elif isinstance(part, slice):
-            start, stop, step = part.indices(size[dim])
+            continue
+        extent = size[dim]
+        step_of_dim = stride[dim]
+        dim += 1
+        if isinstance(part, slice):
+            start, stop, step = part.indices(extent)
             count = len(range(start, stop, step))
             new_size.append(count)
-            new_stride.append(stride[dim] * step)
+            new_stride.append(step_of_dim * step)
             if count:  # the start of an empty slice may lie outside of the storage
-                offset += start * stride[dim]
-            dim += 1
+                offset += start * step_of_dim
         else:
-            if isinstance(part, bool) or not hasattr(part, "__index__"):
-                raise TypeError(
-                    f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more"
-                )
-            number = part.__index__()
-            if not -size[dim] <= number < size[dim]:
-                raise IndexError(f"index {number} is out of range for a dimension of {size[dim]}")
-            offset += (number % size[dim]) * stride[dim]  # `%` counts a negative index from the end
-            dim += 1
+            offset += _position(part, extent) * step_of_dim
     return tuple(new_size), tuple(new_stride), offset
+
+
+def _parts_of_key(key: Any, rank: int) -> list[Any]:
+    """Return the parts of a key, with a slice for each whole dimension: in place of `...`, or at the end.
+
+    Args:
+        key: as for `_view_of`.
+        rank: the number of dimensions.
+
+    Raises:
+        IndexError: the key has more parts than there are dimensions, or several `...`.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    ellipses = [number for number, part in enumerate(parts) if part is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("an index can contain only one ...")
+    indices = sum(part is not None and part is not Ellipsis for part in parts)
+    if indices > rank:
+        raise IndexError(f"{indices} indices for a tensor of {rank} dimensions")
+    whole = [slice(None)] * (rank - indices)
+    if not ellipses:
+        return [*parts, *whole]
+    (place,) = ellipses
+    return [*parts[:place], *whole, *parts[place + 1 :]]
+
+
+def _position(part: Any, extent: int) -> int:
+    """Return the position that an int selects in a dimension, a negative one from the end.
+
+    Raises:
+        IndexError: it is out of range.
+        TypeError: the part of a key is not an int.
+    """
+    if isinstance(part, bool) or not hasattr(part, "__index__"):
+        raise TypeError(f"a tensor is indexed by ints, slices, ... and None, not by {short(part)}; numpy() takes more")
+    number: int = part.__index__()
+    if not -extent <= number < extent:
+        raise IndexError(f"index {number} is out of range for a dimension of {extent}")
+    return number % extent
 
 
 @define(eq=False)
@@ -663,6 +683,7 @@ def elements(tensor: Tensor, count: int) -> list[Any]:
         array = storage.array[positions]
     if tensor.extras is not None:
         array = _conjugated_and_negated(array, tensor)
+    # Elements of a type that numpy lacks are integers of the same bits so far.
     values: list[Any] = _python_values(array if array.dtype == dtype else array.view(dtype))
     return values
 
@@ -765,24 +786,39 @@ def statistics_of(tensor: Tensor, *, bins: int = 0) -> dict[str, Any]:
         return {}
     if numpy_dtype(tensor.element).kind not in "fiub":
         return {}
-    read = min(count, _MOST_ELEMENTS)
     with np.errstate(all="ignore"):  # signaling NaNs, and sums beyond the type
-        finite, mean, squares, least, greatest, zeros, nans = _moments(_pieces(tensor))
-        infinities = read - finite - nans
-        statistics: dict[str, Any] = {}
-        if finite:
-            std = float(np.sqrt(squares / finite))  # of the elements as a population
-            statistics |= {"min": least, "max": greatest, "mean": mean, "std": std}
-        statistics["zeros"] = zeros * times
-        if nans:
-            statistics["nan"] = nans * times
-        if infinities:
-            statistics["inf"] = infinities * times
-        if count > read:
-            statistics["read"] = read * times
-        # One value has no width to divide, and the largest doubles one that is infinite.
-        if bins and finite and 0 < greatest - least < np.inf:
-            statistics["bins"] = (_histogram(_pieces(tensor), bins, least, greatest) * times).tolist()
+        return _statistics_of_distinct(tensor, count, times, bins)
+
+
+def _statistics_of_distinct(tensor: Tensor, count: int, times: int, bins: int) -> dict[str, Any]:
+    """Return the statistics of a tensor without repeated elements.
+
+    Args:
+        tensor: the tensor.
+        count: the number of its elements.
+        times: how often each counts.
+        bins: as for `statistics_of`.
+    """
+    read = min(count, _MOST_ELEMENTS)
+    moments = _Moments()
+    for piece in _pieces(tensor):
+        moments.add(piece)
+    infinities = read - moments.finite - moments.nans
+    statistics: dict[str, Any] = {}
+    if moments.finite:
+        std = float(np.sqrt(moments.squares / moments.finite))  # of the elements as a population
+        statistics |= {"min": moments.least, "max": moments.greatest, "mean": moments.mean, "std": std}
+    statistics["zeros"] = moments.zeros * times
+    if moments.nans:
+        statistics["nan"] = moments.nans * times
+    if infinities:
+        statistics["inf"] = infinities * times
+    if count > read:
+        statistics["read"] = read * times
+    # One value has no width to divide, and the largest doubles one that is infinite.
+    if bins and moments.finite and 0 < moments.greatest - moments.least < np.inf:
+        counts = _histogram(_pieces(tensor), bins, moments.least, moments.greatest)
+        statistics["bins"] = (counts * times).tolist()
     return statistics
 
 
@@ -801,41 +837,51 @@ def _pieces(tensor: Tensor) -> Iterator[Any]:
     return (piece.astype(np.float64) for piece in pieces)
 
 
-def _moments(pieces: Iterator[Any]) -> tuple[int, float, float, float, float, int, int]:
-    """Return what statistics need of elements, in one pass over them.
+@define(eq=False)
+class _Moments:
+    """What statistics need of elements, in one pass over them.
 
-    Returns:
-        Number, mean, sum of squared distances from the mean, least and greatest of the finite elements; number of
-        zeros; number of NaNs.
-
-    Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-    (1979), for the sum of squares of two sets of numbers.
+    Attributes:
+        finite: number of finite elements.
+        mean: of these.
+        squares: sum of their squared distances from the mean.
+        least: the least of them.
+        greatest: the greatest of them.
+        zeros: number of zeros.
+        nans: number of NaNs.
     """
-    number = 0
-    mean = 0.0
-    squares = 0.0
-    least, greatest = np.inf, -np.inf
-    zeros = 0
-    nans = 0
-    for values in pieces:
+
+    finite: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    least: float = math.inf
+    greatest: float = -math.inf
+    zeros: int = 0
+    nans: int = 0
+
+    def add(self, values: Any) -> None:
+        """Add elements, an array of doubles.
+
+        Source: T. Chan, G. Golub, R. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances" (1979), for the sum of squares of two sets of numbers.
+        """
         finite = values[np.isfinite(values)]
-        nans += int(np.isnan(values).sum())
-        zeros += int((values == 0).sum())
+        self.nans += int(np.isnan(values).sum())
+        self.zeros += int((values == 0).sum())
         if not finite.size:
-            continue
-        least = min(least, float(finite.min()))
-        greatest = max(greatest, float(finite.max()))
-        mean_here = float(finite.mean())
-        squares_here = float(finite.var()) * finite.size
-        total = number + finite.size
-        if number:
-            squares += squares_here + (mean_here - mean) ** 2 * number * finite.size / total
-            mean += (mean_here - mean) * finite.size / total
+            return
+        self.least = min(self.least, float(finite.min()))
+        self.greatest = max(self.greatest, float(finite.max()))
+        mean = float(finite.mean())
+        squares = float(finite.var()) * finite.size
+        total = self.finite + finite.size
+        if self.finite:
+            self.squares += squares + (mean - self.mean) ** 2 * self.finite * finite.size / total
+            self.mean += (mean - self.mean) * finite.size / total
         else:
-            squares = squares_here
-            mean = mean_here
-        number = total
-    return number, mean, squares, least, greatest, zeros, nans
+            self.squares = squares
+            self.mean = mean
+        self.finite = total
 
 
 def _figures(tensor: Tensor) -> dict[str, str]:

@@ -392,11 +392,11 @@ class Rebuilder:
                 if fill.completed or fill.on_filled:
                     stack.append((fill, result, None, None, None))  # for `_close`
                 parts = []
-                for target, place, key, value in fill.parts:
-                    if type(value) in SCALARS:
-                        target[place] = scalar(value, here, key)
+                for part_target, part_place, part_key, part in fill.parts:
+                    if type(part) in SCALARS:
+                        part_target[part_place] = scalar(part, here, part_key)
                     else:
-                        parts.append((target, place, key, value, here))
+                        parts.append((part_target, part_place, part_key, part, here))
                 stack += reversed(parts)
                 fill.parts = ()  # an exhausted iterator still refers to its last item
         return root_holder[0]

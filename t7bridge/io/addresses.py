@@ -59,18 +59,23 @@ def errors_of(address: str, what: str, kind: type[T7BridgeError] = T7BridgeError
     except T7BridgeError:
         raise
     except Exception as error:
-        cause: Any = error
         is_missing = isinstance(error, FileNotFoundError)
+        cause: Any = error
         if is_missing and error.__cause__ is not None:
             # Over HTTP, fsspec calls every answer that is no file a missing one; the cause tells what it was.
             cause = error.__cause__
-        status = getattr(cause, "status", None)
-        if cause is not error:
-            is_missing = is_missing and status in (404, 410)  # Not Found, Gone
+            is_missing = getattr(cause, "status", None) in (404, 410)  # Not Found, Gone
         if is_missing and kind is T7BridgeError:
             raise MissingFileError(f"cannot be {what}: no such file", file=address, hint=hint) from error
-        reason = f"{status} {cause.message}" if status else " ".join(str(cause).split()) or type(cause).__name__
-        raise kind(f"cannot be {what}: {reason.rstrip('.')}", file=address, hint=hint) from error
+        raise kind(f"cannot be {what}: {_reason(cause).rstrip('.')}", file=address, hint=hint) from error
+
+
+def _reason(error: Any) -> str:
+    """Return what an error of a file system says, in one line: of an HTTP client, the status and its text."""
+    status = getattr(error, "status", None)
+    if status:
+        return f"{status} {error.message}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 _LIBRARIES = {
@@ -721,18 +726,7 @@ class _Store(Server):
         """Open the file, and return its first bytes; a copy of a member of an archive, or of a file of unknown size."""
         is_member = protocol_of(self._name) in ARCHIVES
         self._system.invalidate_cache()  # fsspec's lists of files, of an earlier call
-        info = None
-        if not is_member:
-            try:
-                self._file = self._system.open(self._path, "rb", cache_type="none")
-            except Exception:
-                # Why it cannot be opened: asking for its state raises an error that says more, or it is a folder.
-                info = self._system.info(self._path)
-                if info.get("type") != "directory":
-                    raise
-        if info is None:
-            # A file that is open has the state that opening asked for.
-            info = getattr(self._file, "details", None) or self._system.info(self._path)
+        info = self._system.info(self._path) if is_member else self._open()
         if info.get("type") == "directory":
             hint = "Give the address of a file; t7bridge zoo takes folders."
             raise UnsupportedError("is a folder", file=self._name, hint=hint)
@@ -741,6 +735,19 @@ class _Store(Server):
         if is_member or self.size is None:
             return self.copy()
         return self.fetch(0, min(self.size, _FIRST_BYTES))
+
+    def _open(self) -> Any:
+        """Open the file, and return its state: size, type and time by name. A folder has one, and is not opened."""
+        try:
+            self._file = self._system.open(self._path, "rb", cache_type="none")
+        except Exception:
+            # Why it cannot be opened: asking for its state raises an error that says more, or it is a folder.
+            info = self._system.info(self._path)
+            if info.get("type") != "directory":
+                raise
+            return info
+        # A file that is open has the state that opening asked for.
+        return getattr(self._file, "details", None) or self._system.info(self._path)
 
     def fetch(self, start: int, end: int) -> bytes:
         """Return the bytes of a range of the open file.

@@ -71,8 +71,8 @@ class ExtentCopy:
 
         Args:
             start: of the piece: bytes of the source from the beginning of the extent, as `pieces` yields them.
-            end: behind its last byte, likewise.
-            buffer: of the extent's change.
+            end: behind its last byte, likewise; start and end are between elements.
+            buffer: of the extent's change; its `view` has whole elements, and without a change `CHUNK_BYTES`.
             name: the target's, for messages.
 
         Raises:
@@ -86,7 +86,8 @@ class ExtentCopy:
         while at < end:
             room = len(buffer.view)
             if self._is_unchanged:
-                # Chunks end where the target has a multiple of their size, as pieces do.
+                # Chunks end where the target has a multiple of their size, as pieces do: for large pages, see there.
+                # Changed elements fill the whole buffer.
                 room = CHUNK_BYTES - (self._position + at) % CHUNK_BYTES
             chunk = buffer.view[: min(room, end - at)]
             if extent.source.read_into(extent.offset + at, chunk) != len(chunk):

@@ -498,6 +498,29 @@ class Blocks:
         return False
 
 
+def _missing_folders(path: str) -> list[str]:
+    """Return the paths of a folder, and of those around it, as far as they do not exist; the innermost first."""
+    missing: list[str] = []
+    folder = os.path.abspath(path)
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def _make_folder(path: str) -> None:
+    """Create a folder, and those around it, if they are missing.
+
+    Raises:
+        WriteError: one cannot be created.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
+
+
 @contextlib.contextmanager
 def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = False) -> Iterator[dict[str, FileOutput]]:
     """Create files in a folder, which appear under their names at the end of the block, in the opposite order.
@@ -515,17 +538,9 @@ def outputs_in(path: str, names: Iterable[str], *, force: bool, sync: bool = Fal
         TargetExistsError: a file exists, and `force` is not set.
         WriteError: the folder or a file cannot be created.
     """
-    new_folders: list[str] = []  # the innermost first
-    folder = os.path.abspath(path)
-    while not os.path.lexists(folder):
-        new_folders.append(folder)
-        folder = os.path.dirname(folder)
+    new_folders = _missing_folders(path)
     try:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise WriteError(f"the folder cannot be created: {reason}", file=path) from error
+        _make_folder(path)
         with contextlib.ExitStack() as stack:
             outputs: dict[str, FileOutput] = {}
             for name in names:

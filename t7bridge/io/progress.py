@@ -149,14 +149,8 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     with suppress(OSError, ValueError):  # a closed terminal
         while not done.wait(_REDRAW_SECONDS):
             step += 1
-            share: float | None = None
+            share = _share_done(total, written_before)
             status = f"{time.monotonic() - began:.0f} s"
-            steps_done, steps = _steps
-            if total and written_before is not None:
-                written = (bytes_written() or written_before) - written_before
-                share = min(written / total, 1.0)  # an output may be larger than the input
-            elif steps:
-                share = steps_done / steps
             if share is not None:
                 status = f"{share:4.0%}  {status}"
             line = f"\r{text[:width_of_text]}  {_bar(mark, step, share):{_BAR_CHARACTERS}}  {status}"
@@ -165,6 +159,20 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
         terminal.write("\r" + " " * len(line) + "\r")  # spaces over the last line
         terminal.flush()
     _shown.release()
+
+
+def _share_done(total: int | None, written_before: int | None) -> float | None:
+    """Return which share of an operation is done, from 0 to 1: of its bytes, or else of its steps; `None` if unknown.
+
+    Args:
+        total: the bytes that it will write, about; 0 or `None` if that is unknown.
+        written_before: what the process had written when it began; `None` if the system does not count it.
+    """
+    if total and written_before is not None:
+        written = (bytes_written() or written_before) - written_before
+        return min(written / total, 1.0)  # an output may be larger than the input
+    steps_done, steps = _steps
+    return steps_done / steps if steps else None
 
 
 def _bar(mark: str, step: int, share: float | None) -> str:

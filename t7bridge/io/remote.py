@@ -172,7 +172,7 @@ class Remote:
         """
         if self._is_closed:
             raise T7BridgeError("has been closed", file=self.name, offset=number * _BLOCK_BYTES)
-        first = self._request_with(number)
+        first = self._request_with(number)  # the first block of that request, which may be another block
         if first is None:
             # The oldest ones that were asked for ahead were not used: their answers are dropped.
             while len(self._requests) >= _AHEAD:
@@ -181,7 +181,7 @@ class Remote:
             self._request(first, self._count_to_request(number, needed))
         # Before and after this answer is waited for, so that the connection is never idle.
         self._request_ahead()
-        _, answer = self._requests.pop(first)
+        _end, answer = self._requests.pop(first)
         with errors_of(self.name, "read", hint=ADDRESS_HINT):
             try:
                 self._blocks.put(first, answer.result())

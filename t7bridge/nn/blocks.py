@@ -6,10 +6,11 @@ names.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..graph.tensor import Tensor
 from ..graph.walk import entries
 from ..limits import DEFAULT_LIMITS, Limits
 from ..text import clean, counted, extents, listed, short
-from .mapping import OURS, SEQUENTIAL, GraphSpec, Literal, ModuleSpec
+from .mapping import SEQUENTIAL, GraphSpec, Literal, ModuleSpec, is_torch_or_ours
 from .places import Places, find_models, is_module, is_scratch
 from .plan import sketch
 from .registry import traits_of
@@ -50,7 +51,9 @@ _LISTED_WEIGHTS = 3
 _MOST_OUTPUTS = 8
 """Maximum number of tensors of an output whose shapes are shown."""
 _MOST_DIMENSIONS = 8
-"""Maximum number of dimensions of a shape, and of nested elements of an arrow, that are shown."""
+"""Maximum number of dimensions of a shape that are shown."""
+_MOST_INDICES = 8
+"""Maximum number of indices of an element of nested lists that the label of an arrow shows."""
 _MOST_SIZES = 16
 """Maximum number of elements of a storage of sizes that is shown by its elements."""
 _DEEPEST = 200
@@ -168,7 +171,7 @@ class Block:
         arguments: the constructor arguments of PyTorch's class, as text.
         spec: the module that it represents.
         place_in_plan: the plan of the module that contains it, by id, and its name there; in a graph the number of its
-            node.
+            node, from 0. By this place the shapes of a run are assigned to blocks.
         fields: other fields of the object, as text.
         weights: its own tensors.
         parameters: number of learned elements in it and in all blocks inside, those shared counted once.
@@ -221,7 +224,7 @@ class Block:
         if self.mark == "unmapped":
             return "unmapped"
         class_name = self.target or self.class_name or self.title
-        is_class_of_user = bool(self.target) and not self.target.startswith(("torch.nn.", OURS))
+        is_class_of_user = bool(self.target) and not is_torch_or_ours(self.target)
         if is_class_of_user:
             # The name of a user's class does not say what it does; the class that its entry says it is like does.
             class_name = traits_of(self.target).like
@@ -385,7 +388,7 @@ class _Sketcher:
             block, spec, key = stack.pop()
             if block.kind == "layer":  # or a module that is drawn elsewhere
                 continue
-            if spec.graph:
+            if spec.graph is not None:
                 modules_inside = self._fill_graph(block, spec, spec.graph, key)
             else:
                 modules_inside = self._fill(block, spec, key)
@@ -396,7 +399,7 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container the blocks of its modules; return block, plan and key of each."""
+        """Add to the block of a container, not empty, the blocks of its modules; return block, plan and key of each."""
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -404,8 +407,7 @@ class _Sketcher:
             child_block.place_in_plan = (id(spec), name)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
-        if spec.children:
-            _add_container_flows(block, spec)
+        _add_container_flows(block, spec)
         return modules_inside
 
     def _fill_graph(
@@ -413,14 +415,15 @@ class _Sketcher:
     ) -> list[tuple[Block, ModuleSpec, str]]:
         """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
         modules_inside = []
+        # Here nodes count from 0, as the blocks inside; only in links they count from 1.
         for number, node in enumerate(graph.nodes):
             if node.module is None:  # it makes a list of its inputs
                 block.inside.append(Block(name="", title="", kind="end", lines=["list"]))
                 continue
             child = spec.children[node.module]
             child_key = f"{key}.{node.module}" if key else node.module
-            # By its label in Lua, if it has one.
-            child_block = self._block(node.name or node.module, child, child_key)
+            label_in_lua = node.name
+            child_block = self._block(label_in_lua or node.module, child, child_key)
             child_block.place_in_plan = (id(spec), number)
             block.inside.append(child_block)
             modules_inside.append((child_block, child, child_key))
@@ -430,10 +433,12 @@ class _Sketcher:
     def _block(self, name: str, spec: ModuleSpec, key: str) -> Block:
         """Return the block of a module, without the blocks inside it; a reference, if the module has a block elsewhere.
 
+        The module then counts as drawn.
+
         Args:
             name: of the module in the block around it.
             spec: its plan.
-            key: its name in the state dict.
+            key: its name in the state dict; empty for the whole model.
         """
         title = spec.target.rpartition(".")[2] or spec.class_name
         block = Block(name, title, class_name=spec.class_name, target=spec.target, key=key, path=spec.path, spec=spec)
@@ -444,52 +449,63 @@ class _Sketcher:
             block.lines = [f"the same as {block.same or 'the whole'}"]
             return block
         self._drawn[id(spec)] = key
-        if spec.graph:
-            block.kind = "graph"
-            block.title = "Graph"
-        elif spec.children:
-            # Until `_add_container_flows` finds arrows.
-            is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
-            block.kind = "chain" if is_chain else "side"
-        if spec.path in self._unmapped:
-            block.mark = "unmapped"
-            block.title = spec.class_name
-            block.lines = ["no PyTorch module"]
-        elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
-            block.arguments = _arguments(spec)
-            block.lines += _label(spec)
+        block.kind = _kind_of(spec)
+        self._describe(block, spec)
         if spec.obj is not None:
             block.fields = _field_texts(spec.obj)
         block.weights = self._weights.get(key, [])
         _describe_weights(block)
         return block
 
+    def _describe(self, block: Block, spec: ModuleSpec) -> None:
+        """Give the block of a module its arguments and their label, or the title and mark that a special one has."""
+        if spec.graph is not None:
+            block.title = "Graph"
+        if spec.path in self._unmapped:
+            block.mark = "unmapped"
+            block.title = spec.class_name
+            block.lines = ["no PyTorch module"]
+        elif spec.graph is None:  # the arguments of a graph are its nodes, which have blocks
+            block.arguments = _arguments(spec)
+            block.lines = _label(spec)
+
+
+def _kind_of(spec: ModuleSpec) -> str:
+    """Return the kind of a module's block; that of a container whose arrows are known is set with these again."""
+    if spec.graph is not None:
+        return "graph"
+    if not spec.children:
+        return "layer"
+    is_chain = spec.target == SEQUENTIAL or len(spec.children) == 1
+    return "chain" if is_chain else "side"
+
 
 def _weights_by_block(tensors: Mapping[str, Tensor], buffers: set[str]) -> dict[str, list[Weight]]:
-    """Assign the tensors of a state dict to their blocks; one in the memory of an earlier one refers to that.
+    """Return the tensors of a state dict by the keys of their blocks.
+
+    A tensor in the memory of an earlier one, of the same shape, refers to it if that is in another block.
 
     Args:
         tensors: by key.
         buffers: the keys of those that are not parameters.
     """
     weights: dict[str, list[Weight]] = {}
-    # Block and key of the first tensor of each memory.
-    first: dict[object, tuple[str, str]] = {}
+    # By memory: block and key of the first tensor in it.
+    first_users: dict[object, tuple[str, str]] = {}
     for key, tensor in tensors.items():
         block, _, name = key.rpartition(".")
         memory: object = object()  # a tensor without elements shares nothing
         if tensor.storage is not None:
             memory = (id(tensor.storage), tensor.offset, tensor.shape)
-        first_block, first_key = first.setdefault(memory, (block, key))
+        first_block, first_key = first_users.setdefault(memory, (block, key))
         kind = "buffer" if key in buffers else "parameter"
-        # Within a block nothing is noted, as an arrow leads from one block to another.
         shared = first_key if first_block != block else ""
         weights.setdefault(block, []).append(Weight(name, key, tensor, kind, shared))
     return weights
 
 
 def _describe_weights(block: Block) -> None:
-    """Mark a block with weights, and add to its label their number of elements, and the key of one that is shared."""
+    """Mark a block that has weights, and add to its label their number of elements, and the key of what it shares."""
     count = sum(prod(weight.tensor.shape) for weight in block.weights)
     if count:
         block.mark = block.mark or "weights"  # a class without a PyTorch module keeps its mark
@@ -504,32 +520,42 @@ def counts_elements(line: str) -> bool:
 
 
 def _summarize(blocks: list[Block]) -> None:
-    """Sum the learned elements of each block and of those inside, and name the most frequent classes inside.
+    """Set what blocks say about those inside them: `parameters`, and `summary` of the containers.
 
     Args:
         blocks: all of them, each before those inside it.
     """
     # The classes of layers inside each container, by its id, until they are added to those of the container around.
     classes: dict[int, Counter[str]] = {}
+    # By their ids: the containers in which there are branches, at any depth.
     branching: set[int] = set()
-    # Those inside a block come after it, so that their sums are made first.
+    # From the last to the first, so that what is inside a block is done before it.
     for block in reversed(blocks):
-        if block.inside:
-            classes[id(block)] = _count_classes(block, classes)
-            names = _frequent_names(classes[id(block)])
-            block.summary = [names] if names else []
-            # Without branches there is one arrow less than blocks.
-            has_branches = len(block.flows) >= len(block.inside)
-            if has_branches or any(id(inner) in branching for inner in block.inside):
-                branching.add(id(block))
-                block.summary.append("branches inside")
         learned = [weight for weight in block.weights if weight.kind == "parameter" and not weight.shared]
         own_count = sum(prod(weight.tensor.shape) for weight in learned)
         block.parameters = own_count + sum(inner.parameters for inner in block.inside)
+        if not block.inside:
+            continue
+        classes[id(block)] = _count_classes(block, classes)
+        names = _frequent_names(classes[id(block)])
+        block.summary = [names] if names else []
+        if _is_branched(block) or any(id(inner) in branching for inner in block.inside):
+            branching.add(id(block))
+            block.summary.append("branches inside")
+
+
+def _is_branched(block: Block) -> bool:
+    """Return whether the flow of a graph has branches: without any, there is one arrow less than blocks."""
+    return len(block.flows) >= len(block.inside)
 
 
 def _count_classes(block: Block, classes: dict[int, Counter[str]]) -> Counter[str]:
-    """Count the classes of layers in a container; the counts of those inside it are taken out of `classes`."""
+    """Count the classes of layers in a container, at any depth.
+
+    Args:
+        block: the container.
+        classes: the counts of the containers in it, by their ids, which are taken out.
+    """
     counts = Counter[str]()
     for inner in block.inside:
         if id(inner) in classes:
@@ -568,7 +594,10 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _recorded_shape(obj: TorchObject | None) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of the tensors of a module's last output, from its field `output`; of a table the first ones."""
+    """Return the sizes of the tensors of a module's last output, from its field `output`; of a table the first ones.
+
+    A tensor without elements was cleared, and says nothing.
+    """
     value: Value = obj.get("output") if obj is not None else None
     outputs = [value]
     if isinstance(value, Table):
@@ -582,7 +611,7 @@ def shape_text(shape: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _arguments(spec: ModuleSpec) -> dict[str, str]:
-    """Return all arguments of the constructor, as text: positional ones by their numbers, from 0."""
+    """Return the arguments of the constructor, as text: positional ones by number, from 0; others unless `None`."""
     arguments: dict[str, Literal] = {str(number): value for number, value in enumerate(spec.args)}
     arguments.update((name, value) for name, value in spec.kwargs.items() if value is not None)
     return {name: clean(_literal_text(value), _FIELD_CHARS) for name, value in arguments.items()}
@@ -597,20 +626,15 @@ def _label(spec: ModuleSpec) -> list[str]:
     return [label] if label else []
 
 
-def _has_known_arguments(spec: ModuleSpec) -> bool:
-    """Return whether a class is PyTorch's or ours; the arguments of a user's are its own, whatever it is called."""
-    return spec.target.startswith(("torch.nn.", OURS))
-
-
 def _is_convolution(spec: ModuleSpec) -> bool:
     """Return whether the first arguments of a class are channels of input and output, and the size of the kernel."""
-    return _has_known_arguments(spec) and "Conv" in spec.target
+    return is_torch_or_ours(spec.target) and "Conv" in spec.target
 
 
 def _positional_texts(spec: ModuleSpec) -> list[str]:
     """Return positional arguments as text: `3 → 64`, `kernel 7` of a convolution."""
     texts = [_literal_text(value) for value in spec.args]
-    is_linear = _has_known_arguments(spec) and spec.target.endswith("Linear")
+    is_linear = is_torch_or_ours(spec.target) and spec.target.endswith("Linear")
     if len(texts) < 2 or not (_is_convolution(spec) or is_linear):
         return texts
     inputs, outputs, *others = texts
@@ -622,7 +646,7 @@ def _positional_texts(spec: ModuleSpec) -> list[str]:
 def _keyword_texts(spec: ModuleSpec) -> list[str]:
     """Return arguments by keyword as text, without defaults, and without `inplace`, as the output is the same."""
     defaults: dict[str, Literal] = {}
-    if _has_known_arguments(spec):
+    if is_torch_or_ours(spec.target):
         defaults.update(_DEFAULTS)
     if _is_convolution(spec):
         defaults["stride"] = 1
@@ -630,7 +654,7 @@ def _keyword_texts(spec: ModuleSpec) -> list[str]:
     for name, value in spec.kwargs.items():
         # As text, by which (1, 1) is the default 1.
         is_default = name in defaults and _literal_text(value) == repr(defaults[name])
-        is_inplace = name == "inplace" and _has_known_arguments(spec)
+        is_inplace = name == "inplace" and is_torch_or_ours(spec.target)
         if value is not None and not is_default and not is_inplace:
             texts.append(f"{name}={_literal_text(value)}")
     return texts
@@ -661,13 +685,15 @@ def _field_texts(obj: TorchObject) -> dict[str, str]:
 
 
 def _field_text(value: Value) -> str:
-    """Return a value of a field, the same text for equal ones: of a storage its elements, if they are sizes."""
-    if isinstance(value, Storage):
-        is_of_integers = value.element.code[0] == "i"
-        if is_of_integers and value.count <= _MOST_SIZES:
-            return str(integers(value))
-        return f"{value.element.name} [{value.count}]"
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+    """Return the value of a field as text: of a storage of few integers, as sizes are, its elements."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, Storage):
+        return short(value)
+    is_of_signed_integers = value.element.code[0] == "i"  # by numpy's code; of these are Lua's sizes
+    if is_of_signed_integers and value.count <= _MOST_SIZES:
+        return str(integers(value))
+    return f"{value.element.name} [{value.count}]"
 
 
 @define(frozen=True)
@@ -718,7 +744,7 @@ class Wires(Domain[Wire]):
         return Wire(items=tuple(values))
 
     def many(self, values: Sequence[Wire]) -> Wire:
-        """Return a list of unknown length; if its elements have different sources, none is known."""
+        """Return a list of unknown length; its elements have a known source only if all values have the same."""
         element = values[0] if len(set(values)) == 1 else Wire()
         return Wire(items=(element,), is_open=True)
 
@@ -757,11 +783,11 @@ class Wires(Domain[Wire]):
         return apply(value)
 
     def steps(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list; the steps of a tensor have the source of the whole."""
+        """Return a list for a list; the steps of anything else have the source of the whole."""
         return super().steps(value, apply) if value.items is not None else apply(value)
 
     def stack(self, value: Wire, apply: Callable[[Wire], Wire]) -> Wire:
-        """Return a list for a list; of a value that may be none, apply the function to it as a whole."""
+        """Return a list for a list; apply the function to anything else as a whole."""
         return super().stack(value, apply) if value.items is not None else apply(value)
 
     def call(self, spec: ModuleSpec, child: str, value: Wire, node: int | None = None) -> Wire:
@@ -794,17 +820,26 @@ def _add_container_flows(block: Block, spec: ModuleSpec) -> None:
         return
     flows = _container_flows([wires.inputs[name] for name in names], output)
     end_label = _end_label(spec, output)
-    # One module that is called several times, for each element of the list that the container returns, has one arrow in
-    # and one out, as any module of a chain.
-    returns_several = output.items is not None and (output.is_open or len(output.items) != 1)
-    is_called_again = len(names) == 1 and returns_several
     is_plain_chain = end_label == _OUTPUT and _is_chain(flows, len(names))
-    if is_called_again or is_plain_chain:
-        block.kind = "chain"
+    if is_plain_chain or _lists_calls_of_one(names, output):
+        block.kind = "chain"  # which has its arrows without `flows`, and no ends
         return
     block.kind = "graph"
     block.inside += [_end_block("input"), _end_block(end_label)]
     block.flows = flows
+
+
+def _lists_calls_of_one(modules: Sequence[str], output: Wire) -> bool:
+    """Return whether a container returns a list of what several calls of its only module return, as an nn.MapTable.
+
+    Args:
+        modules: the names of those inside.
+        output: that of the container.
+    """
+    if len(modules) != 1 or output.items is None:
+        return False
+    # `is_open`: as many calls as the input has elements.
+    return output.is_open or len(output.items) != 1
 
 
 def _output_of(spec: ModuleSpec, wires: Wires) -> Wire | None:
@@ -867,46 +902,49 @@ def _end_label(spec: ModuleSpec, output: Wire) -> str:
 
 
 def _container_flows(inputs: list[Wire], output: Wire) -> list[Flow]:
-    """Return the arrows of a container.
+    """Return the arrows of a container: first those from its input, last those to its output.
+
+    In them its input has the number after those of the modules, and its output the next one.
 
     Args:
-        inputs: those of the modules inside, in order.
+        inputs: those of the modules inside, which are numbered from 0 in this order.
         output: that of the container.
-
-    Returns:
-        Arrows from the input, number `len(inputs)`, those between modules, and those to the output, the number after.
     """
-    count = len(inputs)
-    input_number = count
-    output_number = count + 1
+    input_number = len(inputs)
+    output_number = input_number + 1
     flows: list[Flow] = []
-    used: set[int] = set()
-    ends = [*range(count), output_number]
-    for end, wire in zip(ends, [*inputs, output]):
-        origins = wire.origins
-        if not origins and end != output_number:
-            # A module whose input is unknown receives something of the container's.
-            origins = [()]
-        for origin in origins:
-            start = input_number
-            elements = origin
-            # A negative number is the output of a module inside: -1 of the first.
-            if origin and origin[0] < 0:
-                start = -1 - origin[0]
-                elements = origin[1:]
-            used.add(start)
-            flows.append(Flow(start, end, _selected(elements)))
-    if not output.origins:
+    for number, wire in enumerate(inputs):
+        # A module whose input is unknown receives something of the container's.
+        for origin in wire.origins or [()]:
+            flows.append(_arrow(origin, input_number, end=number))
+    if output.origins:
+        flows += [_arrow(origin, input_number, end=output_number) for origin in output.origins]
+    else:
         # The container computes its output of all outputs that no module inside receives.
-        flows += [Flow(start, output_number) for start in range(count) if start not in used]
-    flows = list(dict.fromkeys(flows))
-    # The arrows to the output last; among the others those from the input first.
-    return sorted(flows, key=lambda flow: (flow.end == output_number, flow.start != input_number))
+        used = {flow.start for flow in flows}
+        flows += [Flow(number, output_number) for number in range(len(inputs)) if number not in used]
+    distinct_flows = dict.fromkeys(flows)
+    return sorted(distinct_flows, key=lambda flow: (flow.end == output_number, flow.start != input_number))
 
 
-def _selected(elements: Sequence[int]) -> str:
-    """Return the elements of nested lists, one inside the other, as text: `[0][2]`."""
-    return "".join(f"[{element}]" for element in elements)
+def _arrow(origin: tuple[int, ...], input_number: int, end: int) -> Flow:
+    """Return the arrow of a value in a container.
+
+    Args:
+        origin: the source of the value, see `Wire.origin`.
+        input_number: that of the container's input among its blocks.
+        end: number of the block that receives the value.
+    """
+    is_of_module = len(origin) > 0 and origin[0] < 0
+    if not is_of_module:
+        return Flow(input_number, end, _indices_text(origin))
+    module, *elements = origin
+    return Flow(-1 - module, end, _indices_text(elements))  # -1 is the first module, whose block is number 0
+
+
+def _indices_text(indices: Sequence[int]) -> str:
+    """Return the indices of an element of nested lists as text, the outermost list's first: `[0][2]`."""
+    return "".join(f"[{index}]" for index in indices)
 
 
 def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
@@ -934,15 +972,18 @@ def _add_graph_ends(block: Block, graph: GraphSpec) -> None:
 
 
 def _carried(elements: Sequence[int], position: int | None) -> str:
-    """Return what an arrow carries as text: `[0]`, the first element of the output that it leaves; `2`, `2: [0]`.
+    """Return the label of an arrow: the input that it leads to, and the element that it carries, `2: [0]`.
+
+    Either may be missing: `[0]`, `2`, or nothing.
 
     Args:
-        elements: those of the output that it carries, one inside the other, from 0; none for all of it.
-        position: among several inputs of the block that it enters, from 1.
+        elements: the indices of that element in the output that the arrow leaves, from 0, the outermost list's first;
+            none for the whole output.
+        position: of the input among those of the block, from 1; `None` for the only one.
     """
-    picked = _selected(elements[:_MOST_DIMENSIONS])
-    number = str(position) if position is not None else ""
-    return ": ".join(filter(None, (number, picked)))
+    element_text = _indices_text(elements[:_MOST_INDICES])
+    position_text = str(position) if position is not None else ""
+    return ": ".join(filter(None, (position_text, element_text)))
 
 
 def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
@@ -951,31 +992,42 @@ def carried_text(label: str, shapes: tuple[tuple[int, ...], ...]) -> str:
     This is the first element of an output, of the shape 1×6, that is the second of several inputs, `#1`.
 
     Args:
-        label: of the flow, see `_carried`; there inputs count from 1, here from 0.
-        shapes: of the output that it comes from.
+        label: of the flow: texts of `_carried`, where inputs count from 1, separated by commas.
+        shapes: of the output that it comes from; several arrows in one have those of all of it.
     """
-    parts = label.split(", ")
-    # Several arrows in one: the shapes are those of the whole output.
-    if len(parts) > 1 and all(_CARRIED.fullmatch(part) for part in parts):
-        texts = [carried_text(part, shapes=()) for part in parts]
-        return f"{', '.join(texts)} {shape_text(shapes)}".strip()
-    match = _CARRIED.fullmatch(label)
-    if match is None:  # elements of elements, or a label that was cut
-        return f"{label} {shape_text(shapes)}".strip()
-    texts = []
-    position, element = match.groups()
-    if position is not None:
-        texts.append(f"#{int(position) - 1}")
-    if element is not None:
-        texts.append(f"[{int(element)}]")
-        if len(shapes) > 1:
-            shapes = shapes[int(element) : int(element) + 1]
-    texts.append(shape_text(shapes))
-    return " ".join(filter(None, texts))
+    matches: list[re.Match[str]] = []
+    for text in label.split(", "):
+        match = _CARRIED.fullmatch(text)
+        if match is None:  # it has elements of elements, or was cut: the label stays as it is
+            return f"{label} {shape_text(shapes)}".strip()
+        matches.append(match)
+    if len(matches) == 1 and matches[0]["element"] is not None:
+        shapes = _shapes_at(int(matches[0]["element"]), shapes)
+    shown_label = ", ".join(map(_shown_text, matches))
+    return f"{shown_label} {shape_text(shapes)}".strip()
 
 
-_CARRIED = pattern(r"(\d+)?(?:: )?(?:\[(\d+)\])?")
-"""A label of `_carried`: the position of an input, from 1, and one element, from 0; each may be missing."""
+_CARRIED = pattern(r"(?P<position>\d+)?(?:: )?(?:\[(?P<element>\d+)\])?")
+"""A text of `_carried`: the position of an input, from 1, and one element, from 0; each may be missing."""
+
+
+def _shown_text(match: re.Match[str]) -> str:
+    """Return a text of `_carried` as pictures show it, where inputs count from 0: `#1 [0]` for `2: [0]`."""
+    position = match["position"]
+    element = match["element"]
+    position_text = "" if position is None else f"#{int(position) - 1}"
+    element_text = "" if element is None else f"[{element}]"
+    return " ".join(filter(None, (position_text, element_text)))
+
+
+def _shapes_at(element: int, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of an element of an output; nothing if it is not among those known.
+
+    Args:
+        element: its number, from 0.
+        shapes: of the output: those of the elements of a list. A single one may be that of a tensor, and stays.
+    """
+    return shapes if len(shapes) == 1 else shapes[element : element + 1]
 
 
 def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) -> list[Block]:
@@ -991,14 +1043,15 @@ def structure_blocks(value: Any, title: str, limits: Limits = DEFAULT_LIMITS) ->
         LimitError: there are too many blocks, or they are nested too deep.
     """
     tensors, objects = _gather(value, limits)
-    if not any(tensors):  # or the value is a tensor itself, whose key is empty
+    has_named_tensors = any(key for key in tensors)  # the key of a tensor that is the value itself is empty
+    if not has_named_tensors:
         raise ModelError("the file holds no module and no tensors", hint="t7bridge inspect shows its content.")
     if not any("." in key or key in ("weight", "bias") for key in tensors):
         found = listed(f"a tensor {key}" for key in tensors)
         raise ModelError("the file holds no model", found=found, hint="t7bridge inspect shows its content.")
     root = _tree_of_blocks(tensors, objects, limits)
     root.title = root.class_name or title
-    root.target = ""  # as of a block whose title is the full name of its class
+    root.target = ""  # else tables would name its class beside the title again
     root.kind = "side" if root.inside else "layer"
     blocks = list(root.walk())
     _summarize(blocks)
@@ -1019,34 +1072,36 @@ def _tree_of_blocks(
         LimitError: there are too many blocks.
     """
     weights = _weights_by_block(tensors, {key for key in tensors if key.rpartition(".")[2] in _BUFFERS})
-    by_path: dict[str, Block] = {}
-    for key in ["", *weights, *objects]:
-        names = key.split(".") if key else []
-        # The blocks around a block come first.
-        for depth in range(len(names) + 1):
-            path = ".".join(names[:depth])
+    root = _structure_block("", objects.get(""), weights.get("", []))
+    by_path = {"": root}
+    for key in [*weights, *objects]:
+        for path in _prefixes(key):
             if path in by_path:
                 continue
-            name = names[depth - 1] if depth else ""
-            block = _structure_block(path, name, objects.get(path), weights.get(path, []))
+            block = _structure_block(path, objects.get(path), weights.get(path, []))
             by_path[path] = block
             _check_count(len(by_path) - 1, limits)  # without the root
-            if depth:
-                parent = by_path[".".join(names[: depth - 1])]
-                parent.inside.append(block)
-                parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
-    return by_path[""]
+            parent_path, _, _ = path.rpartition(".")
+            parent = by_path[parent_path]
+            parent.inside.append(block)
+            parent.kind = "chain" if parent.class_name == _PICKLED_SEQUENTIAL else "side"
+    return root
 
 
-def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
+def _prefixes(key: str) -> Iterator[str]:
+    """Yield the paths that lead to a key, and the key: `a`, `a.b` and `a.b.c` for `a.b.c`."""
+    return accumulate(key.split("."), lambda path, name: f"{path}.{name}")
+
+
+def _structure_block(path: str, obj: PythonObject | TorchObject | None, weights: list[Weight]) -> Block:
     """Return the block of an object, or of the tensors whose names have a common prefix, without the blocks inside it.
 
     Args:
-        path: of the object, or the prefix.
-        name: its last part.
+        path: of the object, or the prefix; empty for the whole.
         obj: the object; `None` for a prefix.
         weights: its own tensors.
     """
+    _, _, name = path.rpartition(".")
     class_name = _class_of(obj) if obj is not None else ""
     block = Block(clean(name, _NAME_CHARS), class_name.rpartition(".")[2], class_name=class_name, key=path, path=path)
     if class_name.startswith("torch.nn."):
@@ -1061,57 +1116,80 @@ def _structure_block(path: str, name: str, obj: PythonObject | TorchObject | Non
 
 
 def _gather(value: Any, limits: Limits) -> tuple[dict[str, Tensor], dict[str, PythonObject | TorchObject]]:
-    """Return the tensors of a value, and the objects in it, by their paths, without recursion: `layer1.0.weight`.
+    """Return the tensors of a value, and the objects in it, by their paths: `layer1.0.weight`.
 
     Raises:
         LimitError: there are too many, or they are nested too deep.
     """
     tensors: dict[str, Tensor] = {}
     objects: dict[str, PythonObject | TorchObject] = {}
+    for path, item in _all_inside(value, limits):
+        if isinstance(item, Tensor):
+            tensors[path] = item
+            _check_count(len(tensors), limits)
+        elif isinstance(item, (PythonObject, TorchObject)):
+            objects[path] = item
+            _check_count(len(objects), limits)
+    return tensors, objects
+
+
+def _all_inside(value: Any, limits: Limits) -> Iterator[tuple[str, Any]]:
+    """Yield a value and what is in it at any depth, each with its path: a tensor at all of its paths, others at one.
+
+    Raises:
+        LimitError: they are nested too deep, or too many.
+    """
     seen: set[int] = set()
     stack = [("", value, 0)]
     steps = 0
     while stack:
-        key, value, depth = stack.pop()
-        if isinstance(value, Tensor):
-            tensors[key] = value
-            _check_count(len(tensors), limits)
+        path, item, depth = stack.pop()
+        if isinstance(item, Tensor):
+            yield path, item
             continue
-        if id(value) in seen:
+        if id(item) in seen:
             continue
-        seen.add(id(value))
-        if isinstance(value, (PythonObject, TorchObject)):
-            objects[key] = value
-            _check_count(len(objects), limits)
-        inside = _inside(value)
+        seen.add(id(item))
+        yield path, item
+        inside = _inside(item)
         steps += len(inside)
         if depth > _DEEPEST or steps > _VALUES_PER_BLOCK * limits.blocks:
-            raise LimitError("the values are nested too deep, or are too many, for a picture", found=key[:60])
-        stack += [(f"{key}.{name}" if key else name, item, depth + 1) for name, item in reversed(inside)]
-    return tensors, objects
+            raise LimitError("the values are nested too deep, or are too many, for a picture", found=path[:60])
+        for name, inner in reversed(inside):
+            stack.append((f"{path}.{name}" if path else name, inner, depth + 1))
 
 
 def _inside(value: Any) -> list[tuple[str, Any]]:
-    """Return the tensors, objects and containers in a value by name.
+    """Return the tensors, objects and containers in a value by name; a key that is neither text nor number has none.
 
     Of a torch.nn.Module these are its parameters, buffers and modules; of another object of Python its attributes.
     """
-    pairs: Iterable[tuple[Any, Any]] = entries(value)
-    if isinstance(value, PythonObject):
-        parts: list[tuple[Any, Any]] = []
-        for name in MODULE_PARTS:
-            part = value.attributes.get(name)
-            if isinstance(part, dict):
-                parts += part.items()
-        pairs = parts or _public_attributes(value)
     named: list[tuple[str, Any]] = []
-    for key, item in pairs:
+    for key, item in _pairs_inside(value):
         if isinstance(item, _HOLDERS) and type(key) in (bytes, float, int, str):
             named.append((_key_text(key), item))
     return named
 
 
-def _key_text(key: Any) -> str:
+def _pairs_inside(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what `_inside` names, whatever it is, by keys of any type."""
+    if isinstance(value, PythonObject):
+        return _module_parts(value) or _public_attributes(value)
+    return entries(value)
+
+
+def _module_parts(value: PythonObject) -> list[tuple[Any, Any]]:
+    """Return the parameters, buffers and modules of a torch.nn.Module, each with its name; none of another object."""
+    parts: list[tuple[Any, Any]] = []
+    for name in MODULE_PARTS:
+        part = value.attributes.get(name)
+        if isinstance(part, dict):
+            parts += part.items()
+    return parts
+
+
+def _key_text(key: bytes | float | int | str) -> str:
+    """Return the key of an entry as a step of a path."""
     if isinstance(key, bytes):
         return key.decode("utf-8", "backslashreplace")
     # A float as Lua prints it: 1, not 1.0.
@@ -1128,11 +1206,11 @@ def _class_of(value: PythonObject | TorchObject) -> str:
 
 
 def _attribute_texts(value: PythonObject | TorchObject | None) -> dict[str, str]:
-    """Return the first attributes of an object of Python that are numbers, strings or tuples, as text."""
+    """Return the first public attributes of an object of Python that are numbers, strings or tuples, as text."""
     if not isinstance(value, PythonObject):
         return {}
-    plain = []
+    shown = []
     for name, item in _public_attributes(value):
         if isinstance(item, (bool, int, float, str, tuple)):
-            plain.append((name, item))
-    return {clean(name, _NAME_CHARS): clean(short(item), _FIELD_CHARS) for name, item in plain[:_MAX_FIELDS]}
+            shown.append((name, item))
+    return {clean(name, _NAME_CHARS): clean(short(item), _FIELD_CHARS) for name, item in shown[:_MAX_FIELDS]}

@@ -20,7 +20,7 @@ from .fields import Fields, items_of, lookup
 from .graphs import graph_spec
 from .mapping import Lua, ModuleSpec, NotMappedError, Row
 from .registry import Children, in_lua, in_lua_of, layer_of, modules, stock_name, traits_of
-from .walk import Domain, sequence
+from .walk import Domain, Flow, sequence
 
 _ROW = "row"
 """The layer of a `Node` that is one of the rows of its input, not the output of a layer of Lua."""
@@ -131,20 +131,11 @@ class Expressions(Domain[Expression]):
             raise LookupError("not a module of nn")
         if not path:
             return sequence(_container(module, path, modules), value, self)
-        layer = layer_of(module.class_name)
-        row = layer.module_of(module.class_name) if layer is not None else None
-        if layer is not None and isinstance(row, Row):
-            facts = traits_of(row.target)
-            # A class that is written by its flow does nothing else either, if no module inside keeps a state.
-            follows_flow = facts.transparent or facts.written == ("flow",)
-            if facts.flow is not None and follows_flow:
-                spec = _container(module, path, layer.children)
-                call = row(Lua(module, path="", defaults=layer.defaults))
-                spec.args = call.args
-                spec.kwargs = call.kwargs
-                spec.graph = graph_spec(module, path) if facts.is_graph else None
-                return facts.flow(spec, value, self)
-        return self._layer(module, path, value)
+        container_and_flow = _container_with_flow(module, path)
+        if container_and_flow is None:
+            return self._layer(module, path, value)
+        container, flow = container_and_flow
+        return flow(container, value, self)
 
     def _layer(self, module: TorchObject, path: str, value: Expression) -> Expression:
         """Return what a layer without modules computes: a node, unless its entry says it otherwise.
@@ -236,6 +227,34 @@ class Expressions(Domain[Expression]):
         return self.output(inside.obj, inside.path, value)
 
 
+def _container_with_flow(module: TorchObject, path: str) -> tuple[ModuleSpec, Flow] | None:
+    """Return a container as its flow reads it, and the flow; `None` for a layer, or a class that does more than that.
+
+    Args:
+        module: a module of nn.
+        path: its path in the compound.
+
+    Raises:
+        LookupError: something inside is no module.
+        ModelError: its fields are damaged.
+    """
+    layer = layer_of(module.class_name)
+    row = layer.module_of(module.class_name) if layer is not None else None
+    if layer is None or not isinstance(row, Row):
+        return None
+    facts = traits_of(row.target)
+    # A class that is written by its flow does nothing else either, if no module inside keeps a state.
+    follows_flow = facts.transparent or facts.written == ("flow",)
+    if facts.flow is None or not follows_flow:
+        return None
+    spec = _container(module, path, layer.children)
+    call = row(Lua(module, path="", defaults=layer.defaults))
+    spec.args = call.args
+    spec.kwargs = call.kwargs
+    spec.graph = graph_spec(module, path) if facts.is_graph else None
+    return spec, facts.flow
+
+
 def _container(module: TorchObject, path: str, children: Children | None) -> ModuleSpec:
     """Return a container as a flow reads it; of the modules inside only objects and paths are known.
 
@@ -271,7 +290,7 @@ def _match(pattern: Expression, expression: Expression, paths: dict[str, str]) -
     """Compare an expression with a pattern; the order of sums and products is free.
 
     Args:
-        pattern: the pattern.
+        pattern: an expression whose nodes have names in the place of paths, or none.
         expression: what modules compute.
         paths: those of the modules that have a name in the pattern, as far as they are known, by these names.
 
@@ -299,11 +318,12 @@ def _match_lists(pattern: list[Expression], expression: Expression, paths: dict[
     """
     if not isinstance(expression, list) or len(pattern) != len(expression):
         return None
-    matched: dict[str, str] | None = paths
     for part_of_pattern, element in zip(pattern, expression):
-        if matched is not None:
-            matched = _match(part_of_pattern, element, matched)
-    return matched
+        matched = _match(part_of_pattern, element, paths)
+        if matched is None:
+            return None
+        paths = matched
+    return paths
 
 
 def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -> dict[str, str] | None:
@@ -326,15 +346,27 @@ def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -
         if paths.get(pattern.path, expression.path) != expression.path:
             return None
         paths = {**paths, pattern.path: expression.path}
-    if not in_lua(pattern.layer).commutes or not _can_permute(pattern.input, expression.input):
-        return _match(pattern.input, expression.input, paths)
-    for inputs in permutations(expression.input):
-        matched = _match(pattern.input, list(inputs), paths)
+    if in_lua(pattern.layer).commutes and _can_permute(pattern.input, expression.input):
+        return _match_in_any_order(pattern.input, expression.input, paths)
+    return _match(pattern.input, expression.input, paths)
+
+
+def _match_in_any_order(
+    pattern: list[Expression], inputs: list[Expression], paths: dict[str, str]
+) -> dict[str, str] | None:
+    """Compare the inputs of a sum or product with patterns, in every order; see `_match_lists`."""
+    for permuted_inputs in permutations(inputs):
+        matched = _match_lists(pattern, list(permuted_inputs), paths)
         if matched is not None:
             return matched
     return None
 
 
 def _can_permute(pattern: Expression, inputs: Expression) -> bool:
-    """Return whether the inputs of a sum or product are as many as in the pattern, and few enough to try all orders."""
+    """Return whether the inputs of a sum or product are as many as in the pattern, and few enough to try all orders.
+
+    Args:
+        pattern: a list, as the input of any sum in a pattern is.
+        inputs: the input of such a layer, which may be anything.
+    """
     return isinstance(inputs, list) and len(inputs) == len(pattern) <= _MOST_PERMUTED

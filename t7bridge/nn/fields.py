@@ -64,11 +64,11 @@ def items_of(value: Value) -> list[Value] | None:
         value = value.content
     if not isinstance(value, Table):
         return None
-    # The usual case: the table's keys are 1, 2, … and no others.
-    items = value.sequence() or []
-    if items and not any(item is None for item in items):
-        return items
-    items = []
+    # The usual case: the table's keys are 1, 2, … and no others, and none of its values is nil.
+    all_values = value.sequence()
+    if all_values is not None and not any(item is None for item in all_values):
+        return all_values
+    items: list[Value] = []
     while True:
         item = value.get(float(len(items) + 1))  # Lua counts from 1
         if item is None:

@@ -20,8 +20,6 @@ from .registry import Child, modules
 def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     """Return the steps of an `nn.gModule`, in the order of its `forwardnodes`.
 
-    A node that only selects an element of another's output, as created by `split`, becomes part of the links to it.
-
     Args:
         obj: the graph; the names of its modules are those of `graph_modules`.
         path: its path, for messages.
@@ -29,40 +27,128 @@ def graph_spec(obj: TorchObject, path: str) -> GraphSpec:
     Raises:
         NotMappedError: the nodes are missing, or do not follow one another.
     """
-    names: dict[int, str] = {}
-    # By the id of a module, its name at its first place.
-    for child in graph_modules(obj):
-        names.setdefault(id(child.value), child.name)
     begin = lookup(obj, "innode.data")
     end = lookup(obj, "outnode.data")
     forward = items_of(obj.get("forwardnodes"))
     if not isinstance(end, Table) or not isinstance(begin, Table) or not forward:
         raise NotMappedError("its nodes are not in the file", path=path)
-    nodes: list[GraphNode] = []
-    # Where the value of each of Lua's nodes is, by the id of its data: number of a node, and elements of its output.
-    # Number 0 is the input of the graph, and node `nodes[0]` has number 1.
-    values: dict[int, Link] = {id(begin): (0, ())}
+    steps = _Steps(_module_names(obj), begin)
     for number, node in enumerate(forward, 1):
         data = lookup(node, "data")
-        place = f"{path}.forwardnodes[{number}]"
         if data is begin or data is end:
             continue
+        node_path = f"{path}.forwardnodes[{number}]"
         if not isinstance(data, Table):
-            raise NotMappedError("a node has no data", path=place)
-        takes = _links(data, values, place)
-        select = data.get("selectindex")
-        if select is not None:
-            values[id(data)] = _selected(takes, select, place)
-        elif data.get("module") is None and len(takes) == 1:
-            # It only passes its input through.
-            values[id(data)] = takes[0]
-        else:
-            nodes.append(_node(data, takes, names, place))
-            values[id(data)] = (len(nodes), ())
-    outputs = _links(end, values, f"{path}.outnode")
+            raise NotMappedError("a node has no data", path=node_path)
+        steps.add(data, node_path)
+    outputs = steps.inputs_of(end, f"{path}.outnode")
     if not outputs:
         raise NotMappedError("its output is not connected", path=path)
-    return GraphSpec(tuple(nodes), outputs, returns_list=len(outputs) > 1)
+    return GraphSpec(tuple(steps.nodes), outputs, returns_list=len(outputs) > 1)
+
+
+def _module_names(obj: TorchObject) -> dict[int, str]:
+    """Return the names of the modules of a graph, by their ids: of each that of its first place."""
+    names: dict[int, str] = {}
+    for child in graph_modules(obj):
+        names.setdefault(id(child.value), child.name)
+    return names
+
+
+class _Steps:
+    """The nodes of a plan, made of those of Lua's graph, each after those whose outputs it receives.
+
+    Args:
+        names: the names of the graph's modules, by their ids.
+        begin: Lua's table of the node that returns the input of the graph.
+
+    Attributes:
+        nodes: those of the plan; in links they count from 1, as number 0 is the input of the graph.
+    """
+
+    def __init__(self, names: dict[int, str], begin: Table) -> None:
+        self.nodes: list[GraphNode] = []
+        self._names = names
+        self._outputs: dict[int, Link] = {id(begin): (0, ())}
+        """What each of Lua's nodes returns, by the id of its table: the number of a node here, and which elements."""
+
+    def add(self, data: Table, path: str) -> None:
+        """Add the node of a table of Lua, if it applies a module or makes a list.
+
+        One that only passes its input on, or selects an element of it, as created by `split`, becomes part of the links
+        to it.
+
+        Args:
+            data: Lua's table of the node.
+            path: of the node, for messages.
+
+        Raises:
+            NotMappedError: it receives what no node before it returns, or its module or selection is damaged.
+        """
+        inputs = self.inputs_of(data, path)
+        select = data.get("selectindex")
+        if select is not None:
+            output = _selected(inputs, select, path)
+        elif data.get("module") is None and len(inputs) == 1:
+            (output,) = inputs
+        else:
+            self.nodes.append(self._node(data, inputs, path))
+            output = (len(self.nodes), ())
+        self._outputs[id(data)] = output
+
+    def inputs_of(self, data: Table, path: str) -> tuple[Link, ...]:
+        """Return the sources of the inputs of a node, in order.
+
+        Args:
+            data: Lua's table of the node; `mapindex` lists those of the nodes that it receives.
+            path: of the node, for messages.
+
+        Raises:
+            NotMappedError: a source is not run before it.
+        """
+        links: list[Link] = []
+        for source in items_of(data.get("mapindex")) or []:
+            link = self._outputs.get(id(source))
+            if link is None:
+                raise NotMappedError("a node uses a value that is not computed before it", path=path)
+            links.append(link)
+        return tuple(links)
+
+    def _node(self, data: Table, inputs: tuple[Link, ...], path: str) -> GraphNode:
+        """Return a node that applies a module, or makes a list of its inputs.
+
+        Args:
+            data: Lua's table of the node.
+            inputs: the sources of its inputs.
+            path: of the node, for messages.
+
+        Raises:
+            NotMappedError: the module is not among those of the graph.
+        """
+        module = data.get("module")
+        if module is not None and id(module) not in self._names:
+            raise NotMappedError("a node has a module that the graph does not list", path=path)
+        label = lookup(data, "annotations.name")
+        label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
+        return GraphNode(None if module is None else self._names[id(module)], inputs, label)
+
+
+def _selected(inputs: tuple[Link, ...], select: Value, path: str) -> Link:
+    """Return the link to an element of a node's only input, for a node that does nothing but select it.
+
+    Args:
+        inputs: the links to the node's inputs.
+        select: Lua's `selectindex`, which counts from 1.
+        path: of the node, for messages.
+
+    Raises:
+        NotMappedError: it has several inputs, or no whole number from 1.
+    """
+    is_position = isinstance(select, float) and select.is_integer() and select >= 1
+    if not is_position or len(inputs) != 1:
+        raise NotMappedError("a node selects something other than an element", path=path, found=f"{select!r:.40}")
+    ((source, elements),) = inputs
+    return source, (*elements, int(select) - 1)
 
 
 def recorded_nodes(obj: TorchObject) -> list[Table]:
@@ -76,64 +162,6 @@ def recorded_nodes(obj: TorchObject) -> list[Table]:
         if isinstance(data, Table) and data.get("module") is not None:
             tables.append(data)
     return tables
-
-
-def _node(data: Table, takes: tuple[Link, ...], names: dict[int, str], path: str) -> GraphNode:
-    """Return a node that applies a module, or makes a list of its inputs.
-
-    Args:
-        data: Lua's table of the node.
-        takes: the sources of its inputs.
-        names: the names of the graph's modules, by their ids.
-        path: of the node, for messages.
-
-    Raises:
-        NotMappedError: the module is not among these.
-    """
-    module = data.get("module")
-    if module is not None and id(module) not in names:
-        raise NotMappedError("a node has a module that the graph does not list", path=path)
-    label = lookup(data, "annotations.name")
-    label = label.decode("utf-8", "replace") if isinstance(label, bytes) else ""
-    return GraphNode(None if module is None else names[id(module)], takes, label)
-
-
-def _selected(takes: tuple[Link, ...], select: Value, path: str) -> Link:
-    """Return the link to an element of a node's only input, for a node that does nothing but select it.
-
-    Args:
-        takes: the links to the node's inputs.
-        select: Lua's `selectindex`, which counts from 1.
-        path: of the node, for messages.
-
-    Raises:
-        NotMappedError: it has several inputs, or no whole number.
-    """
-    if not isinstance(select, float) or not select.is_integer() or len(takes) != 1:
-        raise NotMappedError("a node selects something other than an element", path=path, found=f"{select!r:.40}")
-    source, elements = takes[0]
-    return source, (*elements, int(select) - 1)
-
-
-def _links(data: Table, values: dict[int, Link], path: str) -> tuple[Link, ...]:
-    """Return the sources of the inputs of a node, in order.
-
-    Args:
-        data: Lua's table of the node; `mapindex` lists those of the nodes that it receives.
-        values: where the values of the nodes before it are, by the ids of their tables.
-        path: of the node, for messages.
-
-    Raises:
-        NotMappedError: a source is not run before it.
-    """
-    links: list[Link] = []
-    sources: list[Value] = items_of(data.get("mapindex")) or []
-    for source in sources:
-        link = values.get(id(source))
-        if link is None:
-            raise NotMappedError("a node uses a value that is not computed before it", path=path)
-        links.append(link)
-    return tuple(links)
 
 
 _WORDS = """
@@ -156,7 +184,7 @@ def is_free_name(name: str) -> bool:
 def graph_modules(obj: TorchObject) -> Iterator[Child]:
     """Yield the modules of a graph in the order of execution: `modules`, or as nngraph fills it from the forward nodes.
 
-    A module is named by the annotation of its first node, if that is a valid and unique name in PyTorch;
+    A module is named by the first annotation of a node of its, if that is a valid and unique name in PyTorch;
     the others by their position. Source: nngraph 3ed3b9b `gmodule.lua` `__init__`; files before 2015-10-16 have no
     `modules`.
     """
@@ -182,10 +210,10 @@ def _nodes_with_modules(obj: TorchObject) -> Iterator[tuple[int, Value, Value]]:
 
 
 def _names_by_labels(nodes: Iterable[tuple[int, Value, Value]]) -> dict[int, str]:
-    """Return the names of modules, by their ids: the annotation of the first node of each, if it is valid and unique.
+    """Return the names of modules, by their ids: the first annotation of a node of each, if it is valid and unique.
 
     Args:
-        nodes: number, data and module of each.
+        nodes: number, data and module of each, in the order of execution.
     """
     labels: dict[int, str] = {}
     for _, data, module in nodes:
@@ -193,4 +221,4 @@ def _names_by_labels(nodes: Iterable[tuple[int, Value, Value]]) -> dict[int, str
         if isinstance(label, bytes):
             labels.setdefault(id(module), label.decode("utf-8", "replace"))
     uses = Counter(labels.values())
-    return {key: label for key, label in labels.items() if uses[label] == 1 and is_free_name(label)}
+    return {module_id: label for module_id, label in labels.items() if uses[label] == 1 and is_free_name(label)}

@@ -16,7 +16,7 @@ from attrs import evolve, field
 
 from ..data import define
 from . import walk
-from .mapping import OURS, ModuleSpec
+from .mapping import ModuleSpec, is_torch_or_ours
 from .output_shapes import Arguments, Shape, Value, dim_from_front, joined
 
 _MOST = 1_000_000
@@ -59,16 +59,19 @@ class Kind:
         return shapes if any(shape is not None for shape in shapes) else None
 
     def at(self, index: int | str) -> Kind:
-        """Return the kind of an element; of a tensor, which Lua indexes too, a tensor.
+        """Return the kind of an element; of a tensor, which Lua indexes too, a tensor; `ANY` if nothing is known of it.
 
         Args:
-            index: of the element, from 0, or from -1 backwards; or a name, as of a field of a Lua table.
+            index: of the element, from 0, or from -1 backwards; or a name, as of a field of a Lua table: which element
+                that is, is not known.
         """
         if self.name == "tensor":
             return TENSOR
-        if self.items is not None and isinstance(index, int) and -len(self.items) <= index < len(self.items):
+        if not isinstance(index, int):
+            return self.each or ANY
+        if self.items is not None and -len(self.items) <= index < len(self.items):
             return self.items[index]
-        if self.origin is not None and isinstance(index, int):
+        if self.origin is not None:  # a part of the model's input, as the element is then
             return Kind("any", origin=(*self.origin, index))
         return self.each or ANY
 
@@ -94,7 +97,7 @@ def listed(items: Iterable[Kind]) -> Kind:
 
 
 def many(each: Kind) -> Kind:
-    """Return the kind of a list of unknown length whose elements are all of one kind; of any, if that is too large."""
+    """Return the kind of a list of unknown length, by that of each element; a kind that is too large is forgotten."""
     if each.size >= walk.LARGEST:
         each = ANY
     return Kind("list", each=each, size=1 + each.size)
@@ -130,17 +133,21 @@ class Kinds(walk.Domain[Kind]):
         self.steps_left = steps
 
     def __call__(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of the output of a module.
+        """Return the kind of the output of a module; `ANY` once more was visited than `steps_left` allowed.
+
+        Args:
+            spec: the module.
+            kind: that of its input.
 
         Raises:
             Mismatch: the shape of the input is known, and a layer does not accept it.
         """
-        visited = (id(spec), kind)
-        if visited in self._outputs:
-            return self._outputs[visited]
-        self.steps_left -= kind.size + len(spec.children)
+        module_and_input = (id(spec), kind)
+        if module_and_input in self._outputs:
+            return self._outputs[module_and_input]
+        self.steps_left -= kind.size + len(spec.children)  # `size` counts the elements of nested lists
         output = self.visit(spec, kind) if self.steps_left > 0 else ANY
-        self._outputs[visited] = output
+        self._outputs[module_and_input] = output
         return output
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
@@ -155,7 +162,7 @@ class Kinds(walk.Domain[Kind]):
         """
         facts = self._traits(spec.target)
         input_shape = kind.value
-        if kind == NEVER or (kind == NOTHING and facts.flow not in _WITHOUT_INPUT):
+        if kind == NEVER or (kind == NOTHING and facts.flow not in _ACCEPT_NOTHING):
             return NEVER
         # A shape says more than what a flow knows.
         if facts.output is not None and input_shape is not None:
@@ -168,7 +175,7 @@ class Kinds(walk.Domain[Kind]):
         if facts.returns_list:
             return many(ANY)
         # Of the classes of torch.nn and ours, all that return something else say so; a user's may return anything.
-        return TENSOR if spec.target.startswith(("torch.nn.", OURS)) else ANY
+        return TENSOR if is_torch_or_ours(spec.target) else ANY
 
     # The domain
 
@@ -206,21 +213,28 @@ class Kinds(walk.Domain[Kind]):
             count: how many.
 
         Returns:
-            `NOTHING` in the place of each element that a list of known length lacks.
+            `NOTHING` in the place of each element that a list of known length lacks; for one of unknown length the last
+            element is optional. `NEVER` for all if Lua fails, as the list is nil.
         """
-        if value == NOTHING:  # Lua fails where it indexes nil
+        if value == NOTHING:
             return [NEVER] * count
         if value.items is not None:
-            return [*value.items[:count], *[NOTHING] * (count - len(value.items))]
+            missing_count = max(0, count - len(value.items))
+            return [*value.items[:count], *[NOTHING] * missing_count]
         elements = [value.at(number) for number in range(count)]
-        # The input of a model has all elements that it uses. Of another list of unknown length the last may be missing;
-        # where it is there, so are those before it.
-        if elements and value.origin is None:
+        is_in_model_input = value.origin is not None  # which has all elements that the model uses
+        if elements and not is_in_model_input:
+            # The list may be shorter. To mark the last says enough: the length of a list made of them is then not known
+            # either, see `items`.
             elements[-1] = evolve(elements[-1], is_optional=True)
         return elements
 
     def length(self, value: Kind, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known."""
+        """Return the number of elements of a list, or of slices along a dimension; `None` if it is not known.
+
+        Raises:
+            Mismatch: the tensor has no such dimension.
+        """
         if dim is None:
             return None if value.items is None else len(value.items)
         if value.shape is None:
@@ -324,5 +338,5 @@ class Kinds(walk.Domain[Kind]):
         return evolve(output, is_optional=True) if may_be_nothing else output
 
 
-_WITHOUT_INPUT = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)
+_ACCEPT_NOTHING = (walk.sequence, walk.branches, walk.parallel, walk.unchanged, walk.constant)
 """Flows of modules that Lua may apply to nothing; all other layers fail."""

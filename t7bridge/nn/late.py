@@ -33,4 +33,5 @@ def load_more(class_name: str = "", installed: bool = True) -> None:
         installed: whether Python packages that the user has installed, and that add layers, are asked for it, too.
     """
     load_families()
+    # The entries of Lua packages are in the workshop, which the core reaches by hooks only.
     hooks["load_packages"](class_name, installed)

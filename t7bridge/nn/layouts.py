@@ -76,7 +76,7 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
     """Return the same elements in another shape as a view of the same storage, or `None` if impossible.
 
     Args:
-        tensor: of any strides, with elements.
+        tensor: of any strides.
         size: as many elements as the tensor has.
 
     Source: the rule of torch7 `TensorUtils`/PyTorch `computeStride`: only dimensions whose strides follow one another
@@ -84,8 +84,18 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
     """
     if size == tensor.size:
         return tensor
-    # Runs of elements at equal distances, as (count, distance): a run can be split in any way. Dimensions whose strides
-    # follow one another are one run; those of one element do not matter.
+    # Without elements any strides are right.
+    stride = _stride_in_runs(_runs(tensor), size) if tensor.numel else contiguous(size)
+    if stride is None:
+        return None
+    return evolve(tensor, size=size, stride=stride, is_scalar=not size)
+
+
+def _runs(tensor: Tensor) -> list[tuple[int, int]]:
+    """Return the runs of elements at equal distances that make up a tensor, as (count, distance), the innermost last.
+
+    Dimensions whose strides follow one another are one run; those of one element are in none.
+    """
     runs: list[tuple[int, int]] = []
     for extent, step in zip(tensor.size, tensor.stride):
         if extent == 1:
@@ -95,20 +105,28 @@ def view(tensor: Tensor, size: tuple[int, ...]) -> Tensor | None:
             runs[-1] = (outer_count * extent, step)
         else:
             runs.append((extent, step))
-    # From the last dimension on, each new extent is split off the innermost run that has elements left.
+    return runs
+
+
+def _stride_in_runs(runs: list[tuple[int, int]], size: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the strides of a shape whose elements are those of runs; `None` if a dimension reached into two of them.
+
+    Args:
+        runs: see `_runs`.
+        size: as many elements as the runs have together.
+    """
+    *outer_runs, (remaining, step) = runs or [(1, 1)]  # a tensor of one element is a run of one
     reversed_stride: list[int] = []
-    remaining, step = runs.pop() if runs else (1, 1)  # all dimensions of one element: a run of one
+    # From the last dimension on, each is split off the innermost run that has elements left.
     for extent in reversed(size):
-        if extent > 1 and remaining == 1 and runs:
-            remaining, step = runs.pop()
+        if extent > 1 and remaining == 1 and outer_runs:
+            remaining, step = outer_runs.pop()
         if remaining % extent:
             return None
         reversed_stride.append(step)
         remaining //= extent
         step *= extent
-    if remaining != 1 or runs:
-        return None
-    return evolve(tensor, size=size, stride=tuple(reversed(reversed_stride)), is_scalar=not size)
+    return tuple(reversed(reversed_stride))
 
 
 def reshape(tensor: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -513,43 +531,67 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _common_dimensions(views: list[Tensor], count: int) -> list[tuple[int, int]] | None:
-    """Return extents and strides of tensors that are all the same view and leave elements between theirs out.
+    """Return the dimensions, as (extent, stride), that several tensors share which are the same view with gaps.
 
     Args:
         views: of one storage.
-        count: elements of the range that they use.
+        count: elements of the range that they use, gaps included.
 
     Returns:
-        The dimensions of more than one element, the largest stride first; `None` if the views differ, repeat elements,
-        or use all elements of the range.
+        The dimensions of more than one element, the largest stride first, all strides positive and different. `None` if
+        the views differ, have no gaps, or have an element of the storage at several indices (but for strides of 0).
     """
     first = views[0]
     if any((view.offset, view.size, view.stride) != (first.offset, first.size, first.stride) for view in views):
         return None
+    # A stride of 0 repeats all elements of the other dimensions, which are stored once.
     dimensions = [(extent, step) for extent, step in zip(first.size, first.stride) if extent > 1 and step]
     dimensions.sort(key=lambda dimension: -dimension[1])
-    reach = 0
+    inner_reach = 0  # distance of the first and the last element of the dimensions inside
     for extent, step in reversed(dimensions):
-        repeats_elements = step <= reach
+        repeats_elements = step <= inner_reach
         if repeats_elements:
             return None
-        reach += (extent - 1) * step
-    leaves_some_out = prod(extent for extent, _ in dimensions) < count
-    return dimensions if leaves_some_out else None
+        inner_reach += (extent - 1) * step
+    has_gaps = prod(extent for extent, _ in dimensions) < count
+    return dimensions if has_gaps else None
 
 
-def _clusters(views: list[Tensor]) -> Iterator[list[tuple[int, int, Tensor]]]:
-    """Yield groups of the tensors of a storage whose ranges in it overlap.
+@define(frozen=True)
+class _Cluster:
+    """Tensors of one storage whose ranges in it overlap.
 
-    Yields:
-        First element, end, and tensor of each, in order.
+    Attributes:
+        storage: the storage.
+        first: the first element that they use.
+        end: the one after the last.
+        views: the tensors, by their first elements.
     """
-    ranges = [view.reach() if view.numel else (0, 0) for view in views]
-    yield from overlapping((begin, end, view) for (begin, end), view in zip(ranges, views))
+
+    storage: Storage
+    first: int
+    end: int
+    views: list[Tensor]
+
+
+def _clusters(views: list[Tensor]) -> Iterator[_Cluster]:
+    """Yield the clusters of the tensors of a storage, in order; one without elements is a cluster at 0."""
+    storage = views[0].storage
+    assert storage is not None
+    rows = []
+    for view in views:
+        first, end = view.reach() if view.numel else (0, 0)
+        rows.append((first, end, view))
+    for group in overlapping(rows):
+        first, _, _ = group[0]
+        yield _Cluster(storage, first, max(end for _, end, _ in group), [view for _, _, view in group])
 
 
 def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
-    """Yield the tensors of each storage in a value, without those of storages kept whole."""
+    """Yield the tensors of each storage in a value, but not of storages that stay whole.
+
+    These are the storages that occur in the value outside of tensors, and those of which others see the memory.
+    """
     by_storage: dict[int, list[Tensor]] = {}
     kept_whole: set[int] = set()
     seen: set[int] = set()
@@ -560,7 +602,7 @@ def _views_by_storage(value: Any) -> Iterator[list[Tensor]]:
             continue
         seen.add(id(item))
         by_storage.setdefault(id(item.storage), []).append(item)
-        # A storage with a base is a part of its memory, which others may view.
+        # A storage with a base is a part of that one's memory.
         if item.storage.base is not None:
             kept_whole.update((id(item.storage), id(item.storage.base)))
     for views in by_storage.values():
@@ -613,32 +655,38 @@ def check_size(tensors: Mapping[str, Tensor], limits: Limits, task: str) -> None
         budget.allocate(tensor.numel * tensor.element.itemsize, storage.nbytes if storage else 0, key)
 
 
-def _move_to_own_storage(cluster: list[tuple[int, int, Tensor]], compact: dict[int, Tensor]) -> None:
+def _move_to_own_storage(cluster: _Cluster, compact: dict[int, Tensor]) -> None:
     """Make the views of a cluster again, on a storage that has no more than they use; nothing if theirs has no more.
 
     Args:
-        cluster: first element, end, and view, in order.
+        cluster: the views.
         compact: receives the new tensors, by the ids of the old.
     """
-    views = [view for _, _, view in cluster]
-    first, _, _ = cluster[0]
-    end = max(end for _, end, _ in cluster)
-    storage = views[0].storage
-    assert storage is not None
-    dimensions = _common_dimensions(views, end - first)
-    if dimensions is not None:  # all are the same view
-        part = _gathered(storage, first, end, dimensions)
-        packed_steps = contiguous([extent for extent, _ in dimensions])
-        new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
-        for view in views:
-            # A stride that none of the dimensions has is 0, or of a dimension of one element, and stays.
-            stride = tuple(new_steps.get(step, step) for step in view.stride)
+    count = cluster.end - cluster.first
+    dimensions = _common_dimensions(cluster.views, count)
+    if dimensions is not None:  # the same view each, with gaps, which the new storage lacks
+        part = _gathered(cluster.storage, cluster.first, cluster.end, dimensions)
+        stride = _packed_stride(cluster.views[0].stride, dimensions)
+        for view in cluster.views:
             compact[id(view)] = evolve(view, storage=part, offset=0, stride=stride)
-    elif end - first < storage.count:
-        part = _part(storage, first, end)
-        for view in views:
-            offset = view.offset - first if view.numel else 0
+    elif count < cluster.storage.count:
+        part = _part(cluster.storage, cluster.first, cluster.end)
+        for view in cluster.views:
+            offset = view.offset - cluster.first if view.numel else 0  # without elements, an offset says nothing
             compact[id(view)] = evolve(view, storage=part, offset=offset)
+
+
+def _packed_stride(stride: tuple[int, ...], dimensions: list[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the strides of a view once its elements are packed, the dimension of the largest stride outermost.
+
+    Args:
+        stride: the strides of the view in its storage.
+        dimensions: see `_common_dimensions`.
+    """
+    packed_steps = contiguous([extent for extent, _ in dimensions])
+    new_steps = {step: new_step for (_, step), new_step in zip(dimensions, packed_steps)}
+    # A stride that none of the dimensions has is 0, or of a dimension of one element, and stays.
+    return tuple(new_steps.get(step, step) for step in stride)
 
 
 def _part(storage: Storage, first: int, end: int) -> Storage:
@@ -661,30 +709,44 @@ def _gathered(storage: Storage, first: int, end: int, dimensions: list[tuple[int
         dimensions: extents and strides, the largest stride first.
     """
     row_count, row_length = dimensions[0]
-    extents = [extent for extent, _ in dimensions]
     # The last row may be shorter than the others, and end with the storage. Then all rows begin earlier, with elements
     # that are skipped.
     skipped = max(0, first + row_count * row_length - storage.count)
     if first >= skipped:
         begin = first - skipped
         origin = _part(storage, begin, begin + row_count * row_length)
-        piece_length = row_length
-        rows_of_piece = 1
+        pieces = _Pieces(dimensions, length=row_length, row_count=1, skipped=skipped)
     else:
         # There is no room before the view either: all of it is one piece.
         origin = _part(storage, first, end)
-        skipped = 0
-        piece_length = end - first
-        rows_of_piece = row_count
+        pieces = _Pieces(dimensions, length=end - first, row_count=row_count, skipped=0)
+    count = prod(extent for extent, _ in dimensions)
+    return evolve(storage, count=count, data=Derived(origin, pieces.pick, group=pieces.length))
 
-    def pick(flat: np.ndarray) -> np.ndarray:
+
+@define(frozen=True)
+class _Pieces:
+    """Where the elements of a view are in a part of its storage, which is cut into pieces of whole rows.
+
+    Attributes:
+        dimensions: extents and strides of the view, the largest stride first; the first extent is that of all rows.
+        length: number of elements of a piece.
+        row_count: number of rows in each.
+        skipped: number of elements at the beginning of each row that are not of the view.
+    """
+
+    dimensions: list[tuple[int, int]]
+    length: int
+    row_count: int
+    skipped: int
+
+    def pick(self, flat: np.ndarray) -> np.ndarray:
         """Return the elements of the view in some pieces, which follow one another in `flat`."""
-        rows = len(flat) // piece_length * rows_of_piece
-        strides = [step * flat.dtype.itemsize for _, step in dimensions]  # numpy's are in bytes
-        strided = np.lib.stride_tricks.as_strided(flat[skipped:], [rows, *extents[1:]], strides)
+        rows = len(flat) // self.length * self.row_count
+        inner_extents = [extent for extent, _ in self.dimensions[1:]]
+        strides = [step * flat.dtype.itemsize for _, step in self.dimensions]  # numpy's are in bytes
+        strided = np.lib.stride_tricks.as_strided(flat[self.skipped :], [rows, *inner_extents], strides)
         return np.ascontiguousarray(strided).reshape(-1)
-
-    return evolve(storage, count=prod(extents), data=Derived(origin, pick, group=piece_length))
 
 
 def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
@@ -702,41 +764,48 @@ def trimmed(tensors: Mapping[str, Any]) -> OrderedDict[str, Any]:
     # The new tensors, by the ids of the old ones.
     compact: dict[int, Tensor] = {}
     for views in _views_by_storage(result):
-        storage = views[0].storage
-        assert storage is not None
-        clusters = list(_clusters(views))
-        used = sum(max(end for _, end, _ in cluster) - cluster[0][0] for cluster in clusters)
-        is_used_as_whole = used == storage.count
-        if len(clusters) > 1 and is_used_as_whole:
-            continue
-        for cluster in clusters:
-            _move_to_own_storage(cluster, compact)
-        if len(clusters) > 1:
-            _join_storages(storage, clusters, compact)
+        _trim_storage(views, compact)
     for key, item in result.items():
         if isinstance(item, Tensor) and id(item) in compact:
             result[key] = compact[id(item)]
     return result
 
 
-def _join_storages(storage: Storage, clusters: list[list[tuple[int, int, Tensor]]], compact: dict[int, Tensor]) -> None:
-    """Put the tensors of several clusters, which have a storage each, on one again.
+def _trim_storage(views: list[Tensor], compact: dict[int, Tensor]) -> None:
+    """Make the views of a storage again, on one without elements that none of them uses; nothing if theirs has none.
 
     Args:
-        storage: the storage that they had before.
-        clusters: of each its views that overlap there: first element, end, and view, in order.
-        compact: the tensors on storages of their own, by the ids of the views; receives those on the common one.
+        views: all tensors of the storage.
+        compact: receives the new tensors, by the ids of the old.
+    """
+    clusters = list(_clusters(views))
+    if len(clusters) == 1:
+        _move_to_own_storage(clusters[0], compact)
+        return
+    used_count = sum(cluster.end - cluster.first for cluster in clusters)
+    if used_count == clusters[0].storage.count:
+        return
+    for cluster in clusters:
+        _move_to_own_storage(cluster, compact)
+    _join_storages(clusters, compact)
+
+
+def _join_storages(clusters: list[_Cluster], compact: dict[int, Tensor]) -> None:
+    """Put the new tensors of several clusters of one storage, which have a storage each now, on one again.
+
+    Args:
+        clusters: the clusters.
+        compact: the new tensors, by the ids of the old; receives those on the common storage in their place.
     """
     parts: list[Storage] = []
     for cluster in clusters:
-        _, _, view = cluster[0]
-        part = compact[id(view)].storage
+        part = compact[id(cluster.views[0])].storage
         assert part is not None
         parts.append(part)
-    joined = evolve(storage, count=sum(part.count for part in parts), data=Joined(parts))
-    start = 0
+    joined = evolve(clusters[0].storage, count=sum(part.count for part in parts), data=Joined(parts))
+    start = 0  # of the part in the joined storage
     for part, cluster in zip(parts, clusters):
-        for _, _, view in cluster:
+        for view in cluster.views:
             tensor = compact[id(view)]
             compact[id(view)] = evolve(tensor, storage=joined, offset=start + tensor.offset)
         start += part.count

@@ -24,6 +24,12 @@ OURS = __name__.partition(".")[0] + "."
 LAYERS = f"{OURS}torchmodules.layers."
 """The package of the layers of nn, rnn and dpnn that PyTorch lacks or computes differently."""
 
+
+def is_torch_or_ours(target: str) -> bool:
+    """Return whether a class, by its dotted name, is of torch.nn or of this package, and not a user's."""
+    return target.startswith(("torch.nn.", OURS))
+
+
 AXES = {2: ("H", "W"), 3: ("T", "H", "W")}
 """The ends of the names of fields for each axis, by the number of axes."""
 
@@ -150,7 +156,7 @@ class Row:
         return (self.target,)
 
     def __call__(self, lua: Lua) -> Call:
-        """Return the construction for one object."""
+        """Return the construction for one object, without arguments by keyword whose value is one of `Read.omitted`."""
         args: list[Literal] = []
         for argument in self.args:
             if not isinstance(argument, Read):
@@ -212,7 +218,14 @@ def becomes(*names: str) -> Callable[[Callable[[Lua], Call]], Choice]:
 
 
 def of_torch(name: str, *args: Any, childless: bool = False, **kwargs: Any) -> Row:
-    """Return a mapping to a module of `torch.nn`, by its name there."""
+    """Return a mapping to a module of `torch.nn`, by its name there.
+
+    Args:
+        name: of the class.
+        args: positional arguments: a `Read` as the source of each, or the value itself.
+        childless: see `Call`.
+        kwargs: arguments by keyword, likewise; one is left out only as its `Read` says.
+    """
     return Row(f"torch.nn.{name}", args, kwargs, childless=childless)
 
 
@@ -290,7 +303,7 @@ def _source(value: Any) -> Any:
         A `Read` that does not say with which values it is left out is left out with `None`. `Row` asks for that only
         by keyword; a positional argument is passed whatever its value.
     """
-    source = made(value) if callable(value) else value
+    source = made(value) if callable(value) else value  # a `Read` is not callable
     if isinstance(source, Read) and not source.omitted:
         return source.unless(None)
     return source
@@ -444,7 +457,7 @@ class GraphSpec:
             value: the input.
             pick: returns an element of a value, by its number from 0 on.
             apply: returns the output of a node, by its number from 1 on, the node, and its input.
-            joined: makes a list of values one value.
+            joined: makes a list of values one value, also of none for a node without inputs.
         """
         # By the numbers of nodes in links: the input, then the output of each node.
         values = [value]

@@ -18,7 +18,7 @@ from attrs import field
 from ..data import define
 from .mapping import GraphNode, ModuleSpec, end_of, specs_in
 from .registry import traits_of
-from .walk import FLOW_ERRORS, Domain, sequence
+from .walk import FLOW_ERRORS, Domain, Flow, sequence
 
 
 @define(frozen=True)
@@ -67,22 +67,34 @@ class MemoryEffects:
         # A container without modules is no layer either: an empty Sequential returns its input.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
         if is_layer:
-            inplace = bool(spec.kwargs.get("inplace"))
-            # A class of ours may keep its input for its next call; those that share memory, such as views, do not.
-            keeps = not facts.shares_memory and not _is_of_torch(spec)
-            return Effect(changes=inplace, shares=inplace or facts.shares_memory, keeps=keeps)
+            return _effect_of_layer(spec)
+        # A transparent container does nothing with its input besides what its flow says.
         if facts.flow is not None and facts.transparent:
-            aliases = Aliases(self)
-            try:
-                output: Alias = facts.flow(spec, Alias(is_input=True), aliases)
-            except FLOW_ERRORS:
-                pass  # its effect is that of a container of which nothing is known
-            else:
-                elements = None if output.items is None else tuple(item.is_input for item in output.items)
-                return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
-        # Such a container may do anything with its input besides what the modules inside do.
+            effect = self._effect_by_flow(spec, facts.flow)
+            if effect is not None:
+                return effect
+        # Any other may return or keep it, too; only modules inside change it.
         changes = any(self.of(child).changes for child in spec.children.values())
         return Effect(changes=changes, shares=True, keeps=True)
+
+    def _effect_by_flow(self, spec: ModuleSpec, flow: Flow) -> Effect | None:
+        """Return the effect of a container that does what its flow says; `None` if that fails, as of damaged fields."""
+        aliases = Aliases(self)
+        try:
+            output: Alias = flow(spec, Alias(is_input=True), aliases)
+        except FLOW_ERRORS:
+            return None
+        elements = None if output.items is None else tuple(item.is_input for item in output.items)
+        return Effect(changes=aliases.changes, shares=output.is_input, keeps=aliases.keeps, elements=elements)
+
+
+def _effect_of_layer(spec: ModuleSpec) -> Effect:
+    """Return the effect of a module without modules inside."""
+    shares_memory = traits_of(spec.target).shares_memory
+    is_inplace = bool(spec.kwargs.get("inplace"))
+    # A class of ours may keep its input for its next call; those that share memory, such as views, do not.
+    may_keep_input = not shares_memory and not _is_of_torch(spec)
+    return Effect(changes=is_inplace, shares=is_inplace or shares_memory, keeps=may_keep_input)
 
 
 @define(eq=False)
@@ -171,7 +183,8 @@ class Aliases(Domain[Alias]):
             part.users += 1
             if part.users > _MOST_USES:
                 raise LookupError("a value is used too often")
-            # Of several modules that receive a value, a later one uses it after an earlier one returned.
+            # Of several modules that receive a value, a later one uses it after an earlier one returned. That counts as
+            # being kept, too.
             is_used_again = part.users > 1
             self.keeps |= part.is_input and (effect.keeps or is_used_again)
         if effect.elements is not None:
@@ -237,19 +250,13 @@ def _places_inside(
         container_may_return_input: whether it may itself.
         effects: those of the modules.
     """
-    facts = traits_of(spec.target)
     calls = Calls()
-    try:
-        if facts.flow is None or not facts.transparent:
-            raise LookupError("what it does besides is not known")
-        output: Value = facts.flow(spec, Value(), calls)
-    except FLOW_ERRORS:
+    output = _output_of(spec, calls)
+    if output is None:
         return [(child, False) for child in spec.children.values()]
-    for leaf in output.leaves():
-        leaf.users.append(_OTHER_USE)
     places: list[tuple[ModuleSpec, bool]] = []
-    # An output is used up if nothing uses its memory after the call that receives it. That depends on what this call
-    # does with it, so that the last call comes first.
+    # An output is used up if only the next call receives it, and nothing uses its memory afterwards. That depends on
+    # what this call does with it, so that the last call comes first.
     is_next_used_up = False
     for number, call in reversed(list(enumerate(calls.made))):
         next_number = number + 1
@@ -257,23 +264,44 @@ def _places_inside(
             effect = effects.of(calls.made[next_number].module)
             is_used_up = effect.is_done_with_input or (effect.only_returns_input and is_next_used_up)
         else:
-            is_only_output = call.output is output and call.output.users == [_OTHER_USE]
-            is_used_up = is_only_output and container_may_return_input
+            is_output_alone = call.output is output and call.output.users == [_OTHER_USE]
+            is_used_up = is_output_alone and container_may_return_input
         places.append((call.module, is_used_up or _is_input_new(call, number)))
         is_next_used_up = is_used_up
     return places
 
 
-def _is_input_new(call: Call, number: int) -> bool:
-    """Return whether the input of a layer is memory of its own, which nothing else uses.
+def _output_of(spec: ModuleSpec, calls: Calls) -> Value | None:
+    """Return the output of a container, which has a use outside; `None` if what the container does is not known.
 
     Args:
-        call: the call of the layer; of a container it is not known, as modules inside may use its input several times.
+        spec: the container.
+        calls: receives what it calls.
+    """
+    facts = traits_of(spec.target)
+    # One that is not transparent may do more than its flow says.
+    if facts.flow is None or not facts.transparent:
+        return None
+    try:
+        output: Value = facts.flow(spec, Value(), calls)
+    except FLOW_ERRORS:
+        return None
+    for leaf in output.leaves():
+        leaf.users.append(_OTHER_USE)
+    return output
+
+
+def _is_input_new(call: Call, number: int) -> bool:
+    """Return whether the input of a layer is certainly memory of its own, which nothing else uses.
+
+    Args:
+        call: the call of a module; of a container it is not known, as modules inside may use its input several times.
         number: of the call.
     """
+    is_container = bool(call.module.children)
+    is_only_user = call.input.users == [number]
     maker = call.input.maker
-    has_no_other_use = call.input.users == [number] and not call.module.children
-    return has_no_other_use and maker is not None and _makes_new(maker)
+    return is_only_user and not is_container and maker is not None and _makes_new(maker)
 
 
 @define(eq=False)

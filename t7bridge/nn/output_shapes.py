@@ -18,7 +18,11 @@ from ..data import define
 from ..graph.tensor import Tensor
 
 Extent = Any
-"""A number, or the expression it is computed from: equal expressions are equal numbers."""
+"""A number; or in generated source what stands for one: equal ones are equal numbers.
+
+That is an expression of `_formula`, a symbol of the caller's (a tuple that does not begin with text), or an object that
+is equal to no other.
+"""
 Shape = tuple[Extent, ...]
 Value = Any
 """A `Shape`, a list of values, or `None`."""
@@ -163,12 +167,17 @@ def added(extent: Extent, more: int) -> Extent:
 def _formula(kind: str, extent: Extent, *numbers: int) -> Extent:
     """Return an expression: its kind, its depth, and what it is computed from.
 
+    Args:
+        kind: of operation.
+        extent: a symbol, or another expression.
+        numbers: what the operation takes besides.
+
     Returns:
         An extent that is equal to no other if the expression would be nested deeper than `_DEEPEST`.
     """
     depth = 1
-    is_formula = isinstance(extent, tuple) and isinstance(extent[0], str)
-    if is_formula:
+    is_expression = isinstance(extent, tuple) and isinstance(extent[0], str)  # a symbol does not begin with text
+    if is_expression:
         _, inner_depth, *_ = extent
         depth += inner_depth
     if depth > _DEEPEST:
@@ -202,32 +211,32 @@ _Option = tuple[str, int, int]
 
 
 def _windows(
-    dims: int, options: Sequence[_Option], output_extent: Callable[..., Extent], channels: bool = False
+    dims: int, options: Sequence[_Option], output_extent: Callable[..., Extent], maps_channels: bool = False
 ) -> Rule:
     """Return the rule of a layer whose windows slide over the last dimensions of an example or a batch.
 
     Args:
         dims: dimensions of a window.
         options: the arguments that `output_extent` needs, in order.
-        output_extent: returns one extent of the output from that of the input and the numbers of these arguments.
-        channels: whether the layer maps `in_channels` to `out_channels`, its first two arguments.
+        output_extent: returns one extent of the output from that of the input and one number of each of these.
+        maps_channels: whether the layer maps `in_channels` to `out_channels`, its first two arguments.
     """
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
-        """Return the shape of the layer's output; a `Rule`."""
+        """Return the shape of the layer's output, of an example or a batch, by `output_extent`; a `Rule`."""
         shape = _of_tensor(input_shape)
-        # Channels come before the dimensions of the window, and a batch perhaps before these.
+        # Channels come before the `dims` dimensions of the window, and a batch perhaps before these.
         if len(shape) not in (dims + 1, dims + 2):
             raise Mismatch
-        *batch, planes = shape[:-dims]
-        if channels:
-            if _differs(planes, arguments.number("in_channels", place=0)):
+        *batch, channels = shape[:-dims]
+        if maps_channels:
+            if _differs(channels, arguments.number("in_channels", place=0)):
                 raise Mismatch
-            planes = arguments.number("out_channels", place=1)
-        values = [arguments.each(name, place, dims, otherwise=default) for name, place, default in options]
-        # One extent of the input, and one number of each argument, for each dimension.
-        extents = [output_extent(*numbers) for numbers in zip(shape[-dims:], *values)]
-        return _ending_in((*batch, planes), extents)
+            channels = arguments.number("out_channels", place=1)
+        # Of each option its numbers for all dimensions: the kernel's, the stride's, …
+        options_by_dim = [arguments.each(name, place, dims, otherwise=default) for name, place, default in options]
+        extents = [output_extent(extent, *numbers) for extent, *numbers in zip(shape[-dims:], *options_by_dim)]
+        return _ending_in((*batch, channels), extents)
 
     return rule
 
@@ -247,16 +256,17 @@ def convolution(dims: int) -> Rule:
     """Return the rule of torch.nn.Conv1d, 2d or 3d, by the dimensions of a kernel."""
     # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("dilation", 5, 1))
-    return _windows(dims, options, slid, channels=True)
+    return _windows(dims, options, slid, maps_channels=True)
 
 
 def transposed(dims: int) -> Rule:
     """Return the rule of torch.nn.ConvTranspose1d, 2d or 3d, by the dimensions of a kernel."""
     # Name, position and default.
     options = (("kernel_size", 2, 1), ("stride", 3, 1), ("padding", 4, 0), ("output_padding", 5, 0), ("dilation", 8, 1))
-    rule_of_tensor = _windows(dims, options, _enlarged, channels=True)
+    rule_of_tensor = _windows(dims, options, _enlarged, maps_channels=True)
 
     def rule(arguments: Arguments, input_shape: Value) -> Value:
+        """Return the shape of the output for a tensor; `None` for a list. A `Rule`."""
         # Lua's full convolutions also accept a list whose second element has the size of the output.
         return None if isinstance(input_shape, list) else rule_of_tensor(arguments, input_shape)
 
@@ -288,7 +298,7 @@ def pooling(dims: int) -> Rule:
 
 
 def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Extent:
-    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it.
+    """Return an extent of the output of a pooling, as torch.nn.MaxPool2d documents it; below 1 for too small an input.
 
     An unknown one is returned if it would be an expression that is rounded up.
 
@@ -298,20 +308,21 @@ def _pooled(extent: Extent, kernel: int, stride: int, padding: int, dilation: in
         stride: distance of two windows; 0 for that of the kernel.
         padding: elements added at both sides.
         dilation: distance of two elements of a window.
-        ceil_mode: whether the number of windows is rounded up, so that the last one may reach beyond the input.
+        ceil_mode: whether the number of windows is rounded up, so that the last one, or the only one, may reach beyond
+            the input.
 
     Raises:
-        Mismatch: the input is smaller than a window, or the stride is negative.
+        Mismatch: the stride is negative.
     """
     stride = stride or kernel
     if not ceil_mode:
         return slid(extent, kernel, stride, padding, dilation)
     if not isinstance(extent, int):
         return _unknown_extent()
-    reach = extent + 2 * padding - dilation * (kernel - 1) - 1
-    if reach < 0 or stride < 1:
+    if stride < 1:
         raise Mismatch
-    count = -(-reach // stride) + 1  # rounded up
+    last_start = extent + 2 * padding - dilation * (kernel - 1) - 1  # of a window that ends with the input
+    count = -(-last_start // stride) + 1  # rounded up
     # The last window must begin in the input or in the padding before it.
     if (count - 1) * stride >= extent + padding:
         count -= 1
@@ -412,20 +423,24 @@ def view(arguments: Arguments, input_shape: Value) -> Value:
     # With `n_input_dims`, the dimensions before those of an example are the batch, which becomes one dimension.
     batch_dims = 0 if example_dims is None else max(0, len(shape) - example_dims)
     batch = prod(shape[:batch_dims])
-    example_count = prod(extent for extent in size if extent >= 0)
-    total = prod(shape)
-    if not example_count:
-        raise Mismatch
     if -1 not in size:
-        if total % example_count:
-            raise Mismatch
-        # The dimensions of an example may hold several: these are part of the batch. Where they hold no whole number of
-        # examples, the shape below has another number of elements, which is refused.
-        batch *= prod(shape[batch_dims:]) // example_count
+        # The dimensions of an example may hold several, which are part of the batch, too.
+        batch *= _count_of_examples(prod(shape[batch_dims:]), size)
     # Lua adds no dimension for a single example, unless the input has one.
-    if batch == 1 and not batch_dims:
-        return _inferred(size, total)
-    return _inferred((batch, *size), total)
+    is_single_example = batch == 1 and not batch_dims
+    return _inferred(size if is_single_example else (batch, *size), prod(shape))
+
+
+def _count_of_examples(total: int, size: Shape) -> int:
+    """Return how many examples of a size have this number of elements.
+
+    Raises:
+        Mismatch: no whole number of them has.
+    """
+    elements_of_one = prod(size)
+    if not elements_of_one or total % elements_of_one:
+        raise Mismatch
+    return total // elements_of_one
 
 
 def reshape(arguments: Arguments, input_shape: Value) -> Value:
@@ -461,28 +476,38 @@ def _inferred(size: Shape, total: int) -> Shape:
     """Return a shape of `total` elements, in which a -1 is the extent that follows from the others.
 
     Args:
-        size: the shape, with at most one -1.
-        total: number of elements of the input.
+        size: the shape; all its extents are numbers.
+        total: number of elements.
 
     Raises:
-        Mismatch: there is no such shape, or it has several -1.
+        Mismatch: there is no such shape, it has several -1, or another extent is 0.
     """
-    count = prod(extent for extent in size if extent >= 0)
-    unresolved = sum(extent < 0 for extent in size)
-    if unresolved > 1 or not count or total % count:
+    known_count = prod(extent for extent in size if extent >= 0)
+    unknown_extents = sum(extent < 0 for extent in size)
+    if unknown_extents > 1 or not known_count or total % known_count:
         raise Mismatch
-    if unresolved:
-        return tuple(total // count if extent < 0 else extent for extent in size)
-    if count != total:
+    if unknown_extents:
+        return tuple(total // known_count if extent < 0 else extent for extent in size)
+    if known_count != total:
         raise Mismatch
     return size
 
 
 def flatten(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of torch.nn.Flatten, whose dimensions count from the batch on."""
-    shape = _of_tensor(input_shape)
-    start = arguments.number("start_dim", place=0, otherwise=1) % len(shape)
-    end = arguments.number("end_dim", place=1, otherwise=-1) % len(shape)
+    """Return the shape of the output of torch.nn.Flatten: one dimension for those from `start_dim` to `end_dim`.
+
+    Args:
+        arguments: of the constructor: these two, from 0, that of the batch, or from -1 backwards.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimensions, or the first comes after the last.
+    """
+    shape = _of_tensor(input_shape) or (1,)  # a tensor without dimensions gets one
+    start = dim_from_front(arguments.number("start_dim", place=0, otherwise=1), shape)
+    end = dim_from_front(arguments.number("end_dim", place=1, otherwise=-1), shape)
+    if start > end:
+        raise Mismatch
     return (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :])
 
 
@@ -533,13 +558,18 @@ def join(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def joined(shapes: list[Shape], dim: int) -> Shape:
-    """Return the shape of tensors concatenated along a dimension, which may be counted from the end.
+    """Return the shape of tensors that are concatenated.
+
+    Args:
+        shapes: of at least one tensor; along the dimension their extents are numbers.
+        dim: the dimension, from 0; a negative one is counted from the end.
 
     Raises:
         Mismatch: they differ in another dimension, or in the number of dimensions.
     """
     dim = dim_from_front(dim, shapes[0])
-    if len({(len(shape), _replaced(shape, dim)) for shape in shapes}) > 1:
+    distinct = {(len(shape), _replaced(shape, dim)) for shape in shapes}
+    if len(distinct) > 1:
         raise Mismatch
     return _replaced(shapes[0], dim, sum(shape[dim] for shape in shapes))
 
@@ -587,17 +617,32 @@ def reduced(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def select(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Select: without the dimension of which it takes one slice."""
+    """Return the shape of the output of nn.Select: without the dimension of which it takes one slice.
+
+    Args:
+        arguments: of the constructor: `dim`, and `index`, the slice, both from 0 or from -1 backwards.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no such dimension or slice.
+    """
     shape = _of_tensor(input_shape)
-    return _replaced(shape, _dimension(arguments, shape))
+    dim = _dimension(arguments, shape)
+    index = arguments.number("index", place=1)
+    if not -shape[dim] <= index < shape[dim]:
+        raise Mismatch
+    return _replaced(shape, dim)
 
 
 def narrow(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Narrow, a part along one dimension; `None` if it counts from the end.
+    """Return the shape of the output of nn.Narrow, a part along one dimension.
 
     Args:
-        arguments: of the constructor: dimension, start and length, from 0.
+        arguments: of the constructor: `dim` and `start`, both from 0, and `length`.
         input_shape: of one tensor.
+
+    Returns:
+        `None` if start or length are negative, which Lua counts from the end.
 
     Raises:
         Mismatch: the input has no such part.
@@ -616,24 +661,26 @@ def narrow(arguments: Arguments, input_shape: Value) -> Value:
 def squeeze(arguments: Arguments, input_shape: Value) -> Value:
     """Return the shape of the output of nn.Squeeze: without one dimension, if it has one element, or without all such.
 
-    The last dimension stays, as Lua has no tensors without dimensions.
-
     Args:
         arguments: of the constructor: perhaps `dim`, the one dimension, and `n_input_dims`, the dimensions of one
-            example, before which an input may have a batch.
+            example, before which an input may have a batch; `dim` does not count that.
         input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has no dimension `dim`.
     """
     shape = _of_tensor(input_shape)
     if arguments.get("dim", place=0) is not None:
         dim = _dimension(arguments, shape)
         squeezed = _replaced(shape, dim) if shape[dim] == 1 else shape
-        return squeezed or (1,)
-    example_dims = arguments.get("n_input_dims", place=1)
-    extents = tuple(extent for extent in shape if extent != 1)
-    # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
-    if example_dims is not None and len(shape) == example_dims + 1 and shape[:1] == (1,):
-        return (1, *extents)
-    return extents or (1,)
+    else:
+        squeezed = tuple(extent for extent in shape if extent != 1)
+        example_dims = arguments.get("n_input_dims", place=1)
+        is_batch = example_dims is not None and len(shape) == example_dims + 1
+        # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
+        if is_batch and shape[0] == 1:
+            squeezed = (1, *squeezed)
+    return squeezed or (1,)  # Lua has no tensors without dimensions
 
 
 def unsqueeze(arguments: Arguments, input_shape: Value) -> Value:
@@ -667,22 +714,35 @@ def transpose(arguments: Arguments, input_shape: Value) -> Value:
     example_dims = arguments.get("n_input_dims")
     # Pairs count the dimensions of an example; all others are before these.
     offset = 0 if example_dims is None else len(shape) - example_dims
-    for first_dim, second_dim in arguments.args:
-        first = dim_from_front(first_dim + offset, input_shape)
-        second = dim_from_front(second_dim + offset, input_shape)
+    for pair in arguments.args:
+        # With too few dimensions the sum is negative, which would count from the end.
+        if 0 <= min(pair) < -offset:
+            raise Mismatch
+        first, second = (dim_from_front(dim + offset, input_shape) for dim in pair)
         shape[first], shape[second] = shape[second], shape[first]
     return tuple(shape)
 
 
 def replicate(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements."""
+    """Return the shape of the output of nn.Replicate: with one more dimension, of `times` elements.
+
+    Args:
+        arguments: of the constructor: `times`, the place of the new dimension, perhaps the dimensions of one example.
+        input_shape: of one tensor.
+
+    Raises:
+        Mismatch: the input has too few dimensions.
+    """
     shape = _of_tensor(input_shape)
+    times = arguments.number("times", place=0, otherwise=1)
     dim = arguments.number("dim", place=1)
     example_dims = arguments.get("n_input_dims", place=2)
     # Lua takes any input with more dimensions than an example for a batch.
     if example_dims is not None and len(shape) > example_dims:
         dim += 1
-    return (*shape[:dim], arguments.number("times", place=0, otherwise=1), *shape[dim:])
+    if not 0 <= dim <= len(shape):
+        raise Mismatch
+    return (*shape[:dim], times, *shape[dim:])
 
 
 def padding(arguments: Arguments, input_shape: Value) -> Value:
@@ -715,28 +775,33 @@ def borders(dims: int) -> Rule:
     def rule(arguments: Arguments, input_shape: Value) -> Value:
         """Return the shape of the padded input; a `Rule`."""
         shape = _of_tensor(input_shape)
-        # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
-        widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
         if len(shape) <= dims:
             raise Mismatch
+        # PyTorch lists the widths of both sides from the last dimension on; here they are in the order of the shape.
+        widths = arguments.each("padding", place=0, dims=2 * dims, otherwise=0)[::-1]
         extents = []
-        for axis, extent in enumerate(shape[-dims:]):
-            end_width, start_width = widths[2 * axis : 2 * axis + 2]
-            extents.append(added(extent, start_width + end_width))
+        for extent, one_side, other_side in zip(shape[-dims:], widths[::2], widths[1::2]):
+            extents.append(added(extent, one_side + other_side))
         return _ending_in(shape[:-dims], extents)
 
     return rule
 
 
 def upsample(arguments: Arguments, input_shape: Value) -> Value:
-    """Return the shape of batches of images that are upsampled by one factor; `None` for other inputs and arguments."""
+    """Return the shape of a batch of images that are upsampled by one factor for both sides; `None` for anything else.
+
+    Args:
+        arguments: of the constructor, as torch.nn.Upsample has them: `scale_factor`, by name, or `size`, its first
+            argument, which counts if both are given.
+        input_shape: of one tensor.
+    """
     shape = _of_tensor(input_shape)
-    scale = arguments.kwargs.get("scale_factor", arguments.args[0] if arguments.args else None)
-    # torch.nn.Upsample also has a factor for each dimension, or a size, which is its first argument.
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if len(shape) != 4 or arguments.kwargs.get("size") is not None or not is_number:
+    factor = arguments.get("scale_factor")
+    has_size = arguments.get("size", place=0) is not None
+    if len(shape) != 4 or has_size or not isinstance(factor, (int, float)):
         return None
-    return (*shape[:2], *(int(extent * scale) for extent in shape[2:]))
+    batch, channels, height, width = shape
+    return (batch, channels, int(height * factor), int(width * factor))
 
 
 def shuffle(arguments: Arguments, input_shape: Value) -> Value:
@@ -770,7 +835,7 @@ def pairs(arguments: Arguments, input_shape: Value) -> Value:
 
     Args:
         arguments: not needed.
-        input_shape: a list of two shapes.
+        input_shape: a list of two shapes; Lua takes two of as many elements, and the output has the batch of the first.
 
     Returns:
         `None` if the input is not known to be a list of two tensors.
@@ -780,11 +845,11 @@ def pairs(arguments: Arguments, input_shape: Value) -> Value:
     """
     if not _are_two_tensors(input_shape):
         return None
-    shape = input_shape[0]
-    if len(shape) not in (1, 2):
+    first, _ = input_shape
+    if len(first) not in (1, 2):
         raise Mismatch
-    is_batch = len(shape) == 2
-    return shape[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
+    is_batch = len(first) == 2
+    return first[:1] if is_batch else (1,)  # Lua has no tensors without dimensions
 
 
 def product(arguments: Arguments, input_shape: Value) -> Value:
@@ -798,21 +863,20 @@ def product(arguments: Arguments, input_shape: Value) -> Value:
         `None` if the input is not known to be a list of two tensors.
 
     Raises:
-        Mismatch: they are no matrices, or have no product.
+        Mismatch: they are no matrices, or have no product, or their batches are of different sizes.
     """
     if not _are_two_tensors(input_shape):
         return None
     first, second = input_shape
     if len(first) not in (2, 3):
         raise Mismatch
-    # `second` has as many dimensions; that its batch is as large is not checked.
     *batch, rows, inner = first
     if arguments.get("transpose_first", place=0):
         rows, inner = inner, rows
-    *_, other_inner, columns = second
+    *other_batch, other_inner, columns = second
     if arguments.get("transpose_second", place=1):
         other_inner, columns = columns, other_inner
-    if inner != other_inner:
+    if batch != other_batch or inner != other_inner:
         raise Mismatch
     return (*batch, rows, columns)
 

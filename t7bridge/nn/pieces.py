@@ -76,6 +76,8 @@ class Lifted:
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """The shapes of the tensors of modules, by the prefix of their keys, and by name."""
+_Block = tuple[tuple[int, ...], Tensor]
+"""A part of a tensor, after its first row and column there; of a vector the first element."""
 
 
 def compose(pieces: Iterable[Piece], shapes: Shapes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,13 +112,14 @@ def _modules_by_key(shapes: Shapes) -> dict[str, str]:
 
 
 def content_of_piece(piece: Piece, tensor: Tensor, prefix: str = "") -> Any:
-    """Return a key that is equal for pieces of the same memory that are at the same place of their modules.
+    """Return a hashable value that is equal for pieces of the same memory that are at the same place of their modules.
 
     Args:
         piece: the piece.
         tensor: its source.
-        prefix: of the keys of its module.
+        prefix: of the keys of its module, with the dot; empty if its keys have none.
     """
+    # Without the keys of the source and of the module: tied tensors have several, and each module its own.
     target = piece.target.removeprefix(prefix)
     second_bias = piece.second_bias.removeprefix(prefix)
     return place_of(tensor), evolve(piece, key="", target=target, second_bias=second_bias)
@@ -137,22 +140,29 @@ def _composed(key: str, shape: tuple[int, ...], pieces: list[Piece], tensors: Ma
         _, whole = blocks[0]
         return whole
     blocks.sort(key=lambda block: block[0])
-    like = tensors[pieces[0].key]
+    parts = (*blocks, *_zero_blocks(blocks, shape, like=tensors[pieces[0].key]))
+    _, first = parts[0]
+    assert first.storage is not None  # a layer's weights have elements
+    storage = Storage(first.element, prod(shape), Assembled(shape, parts), first.storage.device)
+    return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+
+
+def _zero_blocks(blocks: list[_Block], shape: tuple[int, ...], like: Tensor) -> Iterator[_Block]:
+    """Yield blocks of zeros for the rows of a tensor that no block has: a bias that Lua does not have.
+
+    Args:
+        blocks: blocks of whole rows, in the order of the rows.
+        shape: of the tensor.
+        like: a tensor of the element type of the zeros.
+    """
     first_column = (0,) * (len(shape) - 1)  # empty for a vector
-    # Rows between the blocks, and after the last: a bias that Lua does not have. `Assembled` needs parts for all rows.
-    zeros = []
-    row = 0  # the first that no block or zeros have yet
+    row = 0  # the first that is not looked at yet
     for (start_row, *_), block in blocks:
         if row < start_row:
-            zeros.append(((row, *first_column), _zero_rows(start_row - row, shape, like)))
+            yield (row, *first_column), _zero_rows(start_row - row, shape, like)
         row = start_row + block.shape[0]
     if row < shape[0]:
-        zeros.append(((row, *first_column), _zero_rows(shape[0] - row, shape, like)))
-    blocks += zeros
-    _, first = blocks[0]
-    assert first.storage is not None  # a layer's weights have elements
-    storage = Storage(first.element, prod(shape), Assembled(shape, tuple(blocks)), first.storage.device)
-    return evolve(first, storage=storage, size=shape, stride=contiguous(shape), offset=0)
+        yield (row, *first_column), _zero_rows(shape[0] - row, shape, like)
 
 
 def _zero_rows(count: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -190,10 +200,7 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
     sources = {piece.key for piece in pieces}
     # New tensors that are a whole source tensor, which keep its origin.
     source_of_whole = {piece.target: piece.key for piece in pieces if composed[piece.target] is old[piece.key]}
-    state = StateDict()
-    state.notes = old.notes
-    state.data = old.data
-    state.data_fields = old.data_fields
+    state = _without_tensors(old)
     parameters = set(result.plan.parameters - sources)
     for key, old_key in _keys_in_place(old, pieces, shapes):
         if old_key not in sources:
@@ -202,17 +209,27 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
             continue
         state[key] = composed[key]
         source = source_of_whole.get(key)
-        if source is not None:
-            state.origins[key] = old.origins[source]
-        else:
-            # Made of parts of several tensors: of the origin only the object is left.
+        if source is None:
+            # Made of parts of several tensors, weights or biases: all are learned, and of the origin only the object is
+            # left.
             state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
-        # The tensors of cells are weights and biases, which are learned; one that is a whole source, if that was.
-        if source is None or source in result.plan.parameters:
             parameters.add(key)
+        else:
+            state.origins[key] = old.origins[source]
+            if source in result.plan.parameters:
+                parameters.add(key)
     result.state = state
     result.plan.parameters = frozenset(parameters)
     result.pieces = _chained(result.pieces, pieces)
+
+
+def _without_tensors(state: StateDict) -> StateDict:
+    """Return a state dict without tensors that has the notes and data of another."""
+    result = StateDict()
+    result.notes = state.notes
+    result.data = state.data
+    result.data_fields = state.data_fields
+    return result
 
 
 def _keys_in_place(old: Iterable[str], pieces: list[Piece], shapes: Shapes) -> Iterator[tuple[str, str]]:
@@ -277,40 +294,56 @@ def undo(pieces: Iterable[Piece], state: Mapping[str, Any], wanted: Mapping[str,
     for piece in pieces:
         pieces_of.setdefault(piece.key, []).append(piece)
     sources: dict[str, Tensor] = {}
-    # Of each tensor of a cell, by its key, where it is not zero and no piece covers it.
-    uncovered: dict[str, np.ndarray] = {}
+    parts: list[Piece] = []  # which may leave elements of a cell's tensor out
     for key, source_pieces in pieces_of.items():
         first_piece = source_pieces[0]
-        first = state[first_piece.target]
+        tensor = state[first_piece.target]
         shape = wanted[key].shape
         is_plain = not first_piece.negated and not first_piece.second_bias
-        if len(source_pieces) == 1 and first.shape == shape and is_plain:
-            sources[key] = first  # the tensor of the cell itself
-            continue
-        source = np.empty(shape, first.array.dtype)  # its pieces cover it
-        # A vector may have more dimensions of one element in Lua.
-        in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
-        for piece in source_pieces:
-            in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
-            for cell_key in filter(None, (piece.target, piece.second_bias)):
-                if cell_key not in uncovered:
-                    uncovered[cell_key] = state[cell_key].array != 0
-                uncovered[cell_key][_slices(piece.at, piece.size)] = False
-        sources[key] = copied(first, source)
-    _check_uncovered(uncovered, state)
+        if len(source_pieces) == 1 and tensor.shape == shape and is_plain:
+            sources[key] = tensor  # the tensor of the cell itself
+        else:
+            sources[key] = _joined_source(source_pieces, shape, state)
+            parts += source_pieces
+    _check_covered(parts, state)
     return sources
 
 
-def _check_uncovered(uncovered: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-    """Refuse cells with elements that the layers cannot hold.
+def _joined_source(pieces: list[Piece], shape: tuple[int, ...], state: Mapping[str, Any]) -> Tensor:
+    """Return the source tensor of some pieces, of the element type that the first has in its cell.
 
     Args:
-        uncovered: of tensors of cells, by key, where they are not zero and no piece covers them.
-        state: the cells' tensors.
+        pieces: all that were taken from this tensor: together they cover it.
+        shape: of the tensor.
+        state: the cells' tensors, by key.
+    """
+    first_piece = pieces[0]
+    first = state[first_piece.target]
+    source = np.empty(shape, first.array.dtype)
+    # A vector may have more dimensions of one element in Lua.
+    in_piece_dims = source if len(shape) == len(first_piece.size) else source.reshape(-1)
+    for piece in pieces:
+        in_piece_dims[_slices(piece.start, piece.size)] = _block_of_source(piece, state)
+    return copied(first, source)
+
+
+def _check_covered(pieces: Iterable[Piece], state: Mapping[str, Any]) -> None:
+    """Refuse cells with elements that the layers cannot hold: those that no piece takes must be zero.
+
+    Args:
+        pieces: all that take parts of tensors of cells; those that take the whole of one are not needed.
+        state: the cells' tensors, by key.
 
     Raises:
         WriteError: there is such an element.
     """
+    # Of each tensor of a cell, by its key, where it is not zero and no piece takes it.
+    uncovered: dict[str, np.ndarray] = {}
+    for piece in pieces:
+        for key in filter(None, (piece.target, piece.second_bias)):
+            if key not in uncovered:
+                uncovered[key] = state[key].array != 0
+            uncovered[key][_slices(piece.at, piece.size)] = False
     for key, is_lost in uncovered.items():
         if is_lost.any():
             raise WriteError(

@@ -6,7 +6,6 @@ May import graph, errors, limits and report.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import Any, TypeVar
 
 from attrs import field
@@ -102,7 +101,7 @@ class Place:
         name: its name in its parent, in PyTorch.
         step: its step from its parent, in Lua.
         parent: the place that contains it; `None` for the model itself.
-        entered: number of the place in walk order.
+        entered: number of the place in the order of the walk, from 1.
         depth: number of places around it.
     """
 
@@ -163,6 +162,19 @@ def _steps_into(value: Value) -> Iterator[tuple[str, str, Value]]:
             yield step.strip("[]"), step, item
 
 
+def _searchable(name: str, path: str, value: Value) -> Iterator[tuple[str, str, Value]]:
+    """Yield the tensors, tables and objects directly in a value, after their names in PyTorch and paths in Lua.
+
+    Args:
+        name: of the value, with which those of what it contains begin.
+        path: of the value, likewise.
+        value: a table or object.
+    """
+    for key, step, item in _steps_into(value):
+        if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject)):
+            yield f"{name}.{key}", path + step, item
+
+
 class Searcher:
     """Finds tensors and modules in the fields of objects whose class does not say where they are.
 
@@ -175,11 +187,11 @@ class Searcher:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._barren: set[int] = set()
-        """Tables, by id, without results; each is searched once, however many objects share it."""
+        """Tables, by id, in which a search found nothing: none is searched again, however many objects share it."""
         self._steps = 0
 
     def search(self, value: Value, name: str, path: str) -> Iterator[Child]:
-        """Yield the tensors and the outermost modules in a value, down through tables, each object once.
+        """Yield the tensors and the outermost modules in a value, down through tables, each of which is searched once.
 
         Args:
             value: the value.
@@ -189,27 +201,23 @@ class Searcher:
         Raises:
             LimitError: tables are nested too deep, or too many.
         """
-        seen: set[int] = set()
-        is_barren = True  # if nothing is found, none of these tables is searched again
+        seen: set[int] = set()  # tables of this search, by id
+        is_barren = True
         stack = [(name, path, value)]
         while stack:
             name, path, value = stack.pop()
             self._steps += 1
             if isinstance(value, Tensor) or is_module(value):
                 is_barren = False
-                yield Child(name, path, value, secondary=True)
+                yield Child(name, path, value, secondary=True)  # another field may hold it, too
             elif isinstance(value, (Table, TdsHash, TdsVec, TorchObject)):
                 if id(value) in seen or id(value) in self._barren:
                     continue
+                # A node of a graph would lead to all modules of the graph.
                 if isinstance(value, TorchObject) and value.class_name.startswith(_PREFIXES_WITHOUT_MODULES):
                     continue
                 seen.add(id(value))
-                inside = [
-                    (f"{name}.{key}", path + step, item)
-                    for key, step, item in _steps_into(value)
-                    if isinstance(item, (Tensor, Table, TdsHash, TdsVec, TorchObject))
-                ]
-                stack.extend(reversed(inside))
+                stack += reversed(list(_searchable(name, path, value)))
             self._check_limits(path)
         if is_barren:
             self._barren |= seen
@@ -251,9 +259,9 @@ def children_of_unknown(obj: TorchObject, searcher: Searcher) -> Iterator[Child]
         obj: the object.
         searcher: the one of the model, which searches the fields.
     """
-    for number, value in enumerate(items_of(obj.get("modules")) or (), 1):
+    for number, value in enumerate(items_of(obj.get("modules")) or ()):
         if is_module(value):
-            yield Child(str(number - 1), f".modules[{number}]", value)
+            yield Child(str(number), f".modules[{number + 1}]", value)  # Lua counts from 1
     for child in searcher.fields(obj):
         if not isinstance(child.value, Tensor):
             yield child
@@ -298,50 +306,68 @@ class Places:
         return iter(self._visited) if self._visited is not None else self._visit()
 
     def _visit(self) -> Iterator[Place]:
-        """Yield the places and remember them: names, plan and picture of a model ask for the same."""
-        entry_numbers = count(1)
+        """Yield the places, and remember them at the end: names, plan and picture of a model ask for the same."""
         visited: list[Place] = []
         # Ids of the modules that contain the present place: one of these again is a cycle.
         on_path: set[int] = set()
-        stack: list[tuple[Place, Iterator[Child]]] = []
-
-        def enter(obj: TorchObject, name: str, step: str, parent: Place | None) -> Place:
-            """Return a new place, after noting it in all that the walk keeps; its children are visited next.
-
-            Args:
-                obj: the module.
-                name: in its parent, in PyTorch.
-                step: from its parent, in Lua.
-                parent: the place that contains it; `None` for the model itself.
-            """
-            depth = parent.depth + 1 if parent is not None else 0
-            place = Place(obj, layer_of(obj.class_name), name, step, parent, entered=next(entry_numbers), depth=depth)
-            self.last_entered[id(obj)] = place.entered
-            # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
-            self._check_repeated(place.entered - len(self.last_entered))
-            on_path.add(id(obj))
-            stack.append((place, self._children(place)))
-            visited.append(place)
-            return place
-
-        yield enter(self.root, name="", step=self.path, parent=None)
+        # Places with those of their children that are still to be visited, first the model itself, which has no parent.
+        model = Child(name="", path=self.path, value=self.root)
+        stack: list[tuple[Place | None, Iterator[Child]]] = [(None, iter((model,)))]
         while stack:
-            place, rest = stack[-1]
-            child = next(rest, None)
+            parent, waiting = stack[-1]
+            child = next(waiting, None)
             if child is None:
                 stack.pop()
-                on_path.discard(id(place.obj))
+                if parent is not None:
+                    on_path.discard(id(parent.obj))
                 continue
-            value = child.value
-            if not isinstance(value, TorchObject):
-                self.non_modules.append((place, child))
-            elif child.secondary and self.last_entered.get(id(value), 0) >= place.entered:
-                continue  # an alias: the module was visited since this object was entered
-            elif id(value) in on_path:
-                self.cycles.append((place, child))
-            else:
-                yield enter(value, child.name, child.path, place)
+            if parent is not None and not self._is_to_enter(child, parent, on_path):
+                continue
+            place = self._enter(child, parent, number=len(visited) + 1)
+            visited.append(place)
+            on_path.add(id(place.obj))
+            stack.append((place, self._children(place)))
+            yield place
         self._visited = visited
+
+    def _is_to_enter(self, child: Child, parent: Place, on_path: set[int]) -> bool:
+        """Return whether a child becomes a place; one that is no module or leads to a cycle is noted instead.
+
+        Args:
+            child: the child.
+            parent: the place that holds it.
+            on_path: ids of the modules that contain the child.
+        """
+        value = child.value
+        if not isinstance(value, TorchObject):
+            self.non_modules.append((parent, child))
+            return False
+        # An alias of a module that was visited since its parent was entered. Numbers of places begin with 1.
+        if child.secondary and self.last_entered.get(id(value), 0) >= parent.entered:
+            return False
+        if id(value) in on_path:
+            self.cycles.append((parent, child))
+            return False
+        return True
+
+    def _enter(self, child: Child, parent: Place | None, number: int) -> Place:
+        """Return a new place, and note it in `last_entered`.
+
+        Args:
+            child: the module, with its name and path in the parent.
+            parent: the place that contains it; `None` for the model itself.
+            number: of the place in the order of the walk, from 1.
+
+        Raises:
+            LimitError: modules are shared in too many places.
+        """
+        obj = child.value
+        depth = parent.depth + 1 if parent is not None else 0
+        place = Place(obj, layer_of(obj.class_name), child.name, child.path, parent, entered=number, depth=depth)
+        self.last_entered[id(obj)] = number
+        # The first places of modules are as many as the file has objects; only repeated ones can grow without end.
+        self._check_repeated(number - len(self.last_entered))
+        return place
 
     def _check_repeated(self, count: int) -> None:
         """Refuse a model with too many places beside the first ones of its modules.
@@ -432,32 +458,52 @@ def preprocessing(value: Value) -> dict[str, str]:
         value: the result of a `T7Reader`: a checkpoint with a model, or the model, whose own fields count.
     """
     texts: dict[str, str] = {}
-    # Of each value: whether a name of `_PREPROCESSING` is on its path, and whether it is inside an object (as that
-    # object's fields are, and the object itself is not).
-    stack = [(Path(None, Step("root"), value), False, False)]
+    stack = [_Visit(Path(None, Step("root"), value), is_named=False, is_inside_object=False)]
     seen: set[int] = set()
     while stack and len(texts) < _SHOWN:
-        visit, is_named, is_inside_object = stack.pop()
-        text = _short(visit.value) if is_named else ""
+        visit = stack.pop()
+        text = _short(visit.path.value) if visit.is_named else ""
         if text:
-            texts[visit.text()] = text
-            continue
-        if id(visit.value) in seen:
-            continue
-        seen.add(id(visit.value))
-        are_items_inside_object = is_inside_object or isinstance(visit.value, TorchObject)
-        inside = []
-        for key, item in entries(visit.value):
-            has_name = is_named or is_preprocessing(key)
-            # In what is inside an object only these names count: other fields of modules are not about the input.
-            if has_name or (not is_inside_object and isinstance(item, (Table, TorchObject))):
-                inside.append((Path(visit, key, item), has_name, are_items_inside_object))
-        stack += reversed(inside)
+            texts[visit.path.text()] = text
+        elif id(visit.path.value) not in seen:
+            seen.add(id(visit.path.value))
+            stack += reversed(visit.inside())
     return texts
 
 
+@define(frozen=True)
+class _Visit:
+    """A value that `preprocessing` looks at.
+
+    Attributes:
+        path: its path, which has the value itself.
+        is_named: whether a name of `_PREPROCESSING` is on the path.
+        is_inside_object: whether it is inside an object, as the fields of the model are, and the model itself is not.
+    """
+
+    path: Path
+    is_named: bool
+    is_inside_object: bool
+
+    def inside(self) -> list[_Visit]:
+        """Return the values directly inside that may be about the input, or hold such, in the order of the file."""
+        value = self.path.value
+        are_inside_object = self.is_inside_object or isinstance(value, TorchObject)
+        visits = []
+        for key, item in entries(value):
+            is_named = self.is_named or is_preprocessing(key)
+            # In what is inside an object only these names count: other fields of modules are not about the input.
+            if is_named or (not self.is_inside_object and isinstance(item, (Table, TorchObject))):
+                visits.append(_Visit(Path(self.path, key, item), is_named, are_inside_object))
+        return visits
+
+
 def _short(value: Value) -> str:
-    """Return a value as text if it is a flag, a number, a word, or a few numbers; empty for any other."""
+    """Return a value as text: a flag, a number, a word, or a few numbers of a table or a tensor of floats.
+
+    Returns:
+        Empty for any other value.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
@@ -475,9 +521,14 @@ def _short(value: Value) -> str:
 
 
 def find_models(value: Value, name: str = "root", limits: Limits = DEFAULT_LIMITS) -> list[tuple[str, TorchObject]]:
-    """Return the outermost modules in a value that may be "the model", with their paths; see `find_modules`.
+    """Return the outermost modules in a value that may be "the model", with their paths.
 
     Of one model and its criterions this is the model; otherwise all of them.
+
+    Args:
+        value: see `find_modules`.
+        name: the path of `value` itself.
+        limits: resource limits.
     """
     modules = find_modules(value, name, limits)
     models = [(path, module) for path, module in modules if not is_criterion(module)]
@@ -507,9 +558,13 @@ def layer_names(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[str, tupl
 
 
 def layer_paths(value: Value, limits: Limits = DEFAULT_LIMITS) -> dict[int, tuple[TorchObject, str]]:
-    """Return each module in a value with its path, the first if it has several, by its identity.
+    """Return each module in a value, at any depth, with its path, the first if it has several, by its id.
 
-    Modules nested deeper than `MAX_DEPTH` are left out.
+    Modules nested deeper than `MAX_DEPTH` are left out, as their paths together would be too long.
+
+    Args:
+        value: the result of a `T7Reader`: a module, or anything that holds some.
+        limits: resource limits.
     """
     paths: dict[int, tuple[TorchObject, str]] = {}
     for path, module in find_modules(value, limits=limits):
@@ -531,7 +586,7 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
     Args:
         value: the result of a `T7Reader`.
         path: as messages and reports write it.
-        name: the path of `value` itself.
+        name: the path of `value` itself, with which others begin.
 
     Returns:
         `None` if the path does not exist, or its value is not a module.
@@ -540,7 +595,7 @@ def module_at(value: Value, path: str, name: str = "root") -> TorchObject | None
         return None
     try:
         value = Path.parse(path, name).get(value)
-    except ModelError:
+    except ModelError:  # no such path, or none of this form
         return None
     return value if isinstance(value, TorchObject) and is_module(value) else None
 
@@ -571,7 +626,16 @@ def choose(values: Sequence[tuple[str, _T]], at: str | None, file: str, what: st
 
 
 def choose_module(value: Value, at: str | None, file: str) -> tuple[str, TorchObject]:
-    """Return the model in a value, or the module at a path, inside another too; see `choose`."""
+    """Return the model in a value, or the module at a path, inside another too, with its path.
+
+    Args:
+        value: the result of a `T7Reader`.
+        at: the path; `None` for the only model.
+        file: the name of the file, for messages.
+
+    Raises:
+        NoModuleError, ModelError: see `choose`.
+    """
     if at is not None:
         module = module_at(value, at)
         if module is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from attrs import evolve
@@ -40,14 +41,16 @@ def build_plan(
         path: its path, for messages.
         index_base: the user's number of the first element, class or row: 1 as in Lua, or 0.
         limits: resource limits.
-        state: its state dict under Lua's names, if available.
+        state: its state dict under Lua's names, made with the same path and limits; made here if it is `None`.
 
     Raises:
         UnsupportedLayerError: there are layers without a PyTorch equivalent; it lists all of them.
         ModelError: the tensors of a layer do not match each other.
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(state if state is not None else state_dict(value, path, limits, own_keys=True), index_base)
+    if state is None:
+        state = state_dict(value, path, limits, own_keys=True)
+    planner = _Planner(state, index_base)
     root = planner.run()
     if planner.unsupported:
         raise _error(list(planner.unsupported), planner.has_unknown_class)
@@ -68,7 +71,7 @@ def sketch(state: StateDict) -> tuple[ModuleSpec, list[tuple[str, str, str]]]:
     Raises:
         LimitError: the model is nested or shared too much.
     """
-    planner = _Planner(state, index_base=1)
+    planner = _Planner(state, index_base=1)  # a picture is of Lua's model, whose numbers begin with 1
     return planner.run(), list(planner.unsupported)
 
 
@@ -84,18 +87,18 @@ class _Planner:
 
     Args:
         state: its state dict, with the places of its modules.
-        index_base: the user's number of the first element, class or row.
+        index_base: the user's number of the first element, class or row: 1 as in Lua, or 0.
     """
 
     def __init__(self, state: StateDict, index_base: int) -> None:
-        assert state.places is not None
+        assert state.places is not None  # only put together from others, or copied, it has none
         self._places = state.places
         self._state = state
         self._index_base = index_base
         self._specs: dict[int, ModuleSpec] = {}
         """The plan of each object, by its id."""
         self._childless: set[int] = set()
-        """Objects, by id, that their arguments describe fully: what is inside is not planned."""
+        """Objects, by id, whose arguments describe also the modules inside, which are not planned."""
         self._references: list[tuple[ModuleSpec, Mapping[str, TorchObject]]] = []
         """Modules, and the objects elsewhere in the model that their constructors receive."""
         self._remembering: set[int] = set()
@@ -103,6 +106,7 @@ class _Planner:
         self.unsupported: dict[tuple[str, str, str], None] = {}
         """Path, class and reason of each layer without a PyTorch module, in order."""
         self._similar = cache(_similar)
+        """Known classes by an unknown one; searching them takes time, and a model has many objects of one class."""
         self.has_unknown_class = False
         """Whether a class has no entry."""
         self._shapes_by_prefix: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -134,8 +138,7 @@ class _Planner:
 
     def _plan_places(self) -> ModuleSpec:
         """Plan each object at its first place, and return the plan of the root; all have their children."""
-        root: ModuleSpec | None = None
-        # Places inside modules fully described by their arguments: held, so that no other place receives their id.
+        # Places inside objects that are `_childless`, by id; held, so that no other place receives their id.
         not_planned: dict[int, Place] = {}
         for place in self._places:
             parent = place.parent
@@ -146,12 +149,10 @@ class _Planner:
             if spec is None:
                 spec = self._plan(place)
                 self._specs[id(place.obj)] = spec
-            if root is None:
-                root = spec
             if parent is not None:
+                # An object at several places has its children at each, and they are the same.
                 self._specs[id(parent.obj)].children.setdefault(place.name, spec)
-        assert root is not None
-        return root
+        return self._specs[id(self._places.root)]
 
     def _allow_overlapping_inputs(self) -> None:
         """Wrap the in-place layers of a model that repeats tensors without copying, so that they accept such tensors.
@@ -191,7 +192,7 @@ class _Planner:
 
         Lua copies all of them into one of the container's type, and PyTorch would promote them to a common one.
         """
-        types: set[Any] = set()
+        types: set[Any] = set()  # names of element types to which layers convert, which are arguments of these
         for spec in self._specs.values():
             if traits_of(spec.target).casts:
                 types.update(value for value in (*spec.args, *spec.kwargs.values()) if value in ELEMENT_TYPES)
@@ -201,6 +202,7 @@ class _Planner:
             typed_class = traits_of(spec.target).typed
             # The last output has the type of the container, even if it was emptied.
             output = spec.obj.get("output") if spec.obj is not None else None
+            # A container of the only type to which layers convert stays as it is.
             if typed_class and isinstance(output, Tensor) and types != {output.element.name}:
                 spec.target = LAYERS + typed_class
                 spec.kwargs = {**spec.kwargs, "dtype": output.element.name}
@@ -225,6 +227,7 @@ class _Planner:
         call, graph = construction
         spec.target = call.target
         spec.args = call.args
+        # A graph has only its nodes as arguments.
         spec.kwargs = call.kwargs if graph is None else graph_arguments(graph)
         spec.plain = call.plain
         spec.graph = graph
@@ -246,31 +249,38 @@ class _Planner:
         """
         obj = place.obj
         if place.layer is None:
-            self.has_unknown_class = True
-            shapes = self._shapes_by_object.get(id(obj), {})
-            self._reject(path, obj.class_name, unknown_class(obj, shapes, self._similar(obj.class_name)))
+            self._reject_unknown(obj, path)
             return None
-        module = place.layer.module_of(obj.class_name)
-        if module is None:
+        mapped = place.layer.module_of(obj.class_name)
+        if mapped is None:
             self._reject(path, obj.class_name, "has no PyTorch module yet")
             return None
         shapes = self._shapes_of(place)
-        self._planned_shapes[id(obj)] = shapes
+        self._planned_shapes[id(obj)] = shapes  # for `check_shapes`
         above = Above(place)
         lua = Lua(obj, path, place.layer.defaults, shapes=shapes, index_base=self._index_base, above=above)
         try:
-            call: Call = module(lua)
+            call: Call = mapped(lua)
             graph = graph_spec(obj, path) if traits_of(call.target).is_graph else None
         except ModelError as error:
-            detail = "; ".join(filter(None, (error.expected and f"expected {error.expected}", error.found)))
-            reason = f"{error.message} ({detail})" if detail else error.message
-            self._reject(error.path or path, obj.class_name, reason)
+            self._reject(error.path or path, obj.class_name, _reason(error))
             return None
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Fields of other types or sizes than the class's own.
             self._reject(path, obj.class_name, f"has inconsistent fields: {error}")
             return None
         return call, graph
+
+    def _reject_unknown(self, obj: TorchObject, path: str) -> None:
+        """Note in `unsupported` an object whose class has no entry, and in `has_unknown_class` that there is one.
+
+        Args:
+            obj: the object.
+            path: of the object in the file.
+        """
+        self.has_unknown_class = True
+        shapes = self._shapes_by_object.get(id(obj), {})
+        self._reject(path, obj.class_name, unknown_class(obj, shapes, self._similar(obj.class_name)))
 
     def _shapes_of(self, place: Place) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the tensors of a place by name, of which a container around it may name some."""
@@ -314,9 +324,9 @@ class _Planner:
         Raises:
             ModelError: one has another shape; its path is that of the layer and its name in the state dict.
         """
-        for identity, spec in self._specs.items():
-            shapes = self._planned_shapes.get(identity)
-            if not shapes:
+        for object_id, spec in self._specs.items():
+            shapes = self._planned_shapes.get(object_id)
+            if not shapes:  # no tensors, or no PyTorch module
                 continue
             required = tensor_shapes(spec.target, spec.args, spec.kwargs)
             for name, shape in shapes.items():
@@ -333,6 +343,16 @@ class _Planner:
         for key, origin in self._state.origins.items():
             if origin.param is not None and origin.param.kind == "parameter":
                 yield key
+
+
+def _reason(error: ModelError) -> str:
+    """Return the text of an error without its path: `is no size (expected 1; 0.5)`."""
+    details = []
+    if error.expected:
+        details.append(f"expected {error.expected}")
+    if error.found:
+        details.append(error.found)
+    return f"{error.message} ({'; '.join(details)})" if details else error.message
 
 
 def graph_arguments(graph: GraphSpec) -> dict[str, Any]:
@@ -405,16 +425,17 @@ def unknown_class(obj: TorchObject, shapes: Mapping[str, tuple[int, ...]], simil
         shapes: the shapes of its own tensors in the state dict, by their names there.
         similar: known classes with a similar name.
     """
-    text = "is a class without an entry"
+    content: list[str] = []
     if shapes:
-        tensors = [f"{name} {' x '.join(map(str, shape))}" for name, shape in list(shapes.items())[:_MAX_TENSORS]]
+        tensors = [f"{name} {' x '.join(map(str, shape))}" for name, shape in islice(shapes.items(), _MAX_TENSORS)]
         if len(shapes) > _MAX_TENSORS:
             tensors.append("…")
-        text += f"; it has {', '.join(tensors)}"
-    for name in similar:
-        if _has_fields_of(obj, name, shapes):
-            return f"{text}{' and' if shapes else '; it has'} all fields of {name}"
-    return text
+        content.append(", ".join(tensors))
+    similar_class = next((name for name in similar if _has_fields_of(obj, name, shapes)), "")
+    if similar_class:
+        content.append(f"all fields of {similar_class}")
+    text = "is a class without an entry"
+    return f"{text}; it has {' and '.join(content)}" if content else text
 
 
 def _has_fields_of(obj: TorchObject, name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -234,12 +234,20 @@ def tensor_shapes(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def add_traits(traits: Mapping[str, Traits]) -> None:
-    """Declare facts about classes by their dotted names; this package names those of the runtime `shape.View`.
+    """Declare facts about classes that no entry declares, named as for `register_layer`.
 
     Raises:
-        ModelError: another entry already declares other traits of the same class.
+        ModelError: other traits of a class are already declared.
     """
-    traits = _by_dotted_name(traits, home=_caller())
+    _declare_traits(_by_dotted_name(traits, home=_caller()))
+
+
+def _declare_traits(traits: Mapping[str, Traits]) -> None:
+    """Declare facts about classes, by their dotted names.
+
+    Raises:
+        ModelError: other traits of a class are already declared.
+    """
     for target, facts in traits.items():
         if _TRAITS.get(target, facts) != facts:
             raise ModelError(f"the traits of {target} are already declared", hint="One entry declares them.")
@@ -321,7 +329,7 @@ class Child:
         name: its name in PyTorch: `0`, `forwardModule`.
         path: its place in Lua, as a step of a path: `.modules[1]`.
         value: its value; a module, in valid files.
-        secondary: whether it is skipped if the object already contained it under another name.
+        secondary: whether it is skipped if the object contains it at an earlier child too, at any depth.
     """
 
     name: str
@@ -352,13 +360,13 @@ class ParamsOf:
 
 
 def keeps(*names: str) -> Callable[[Callable[[Fields], tuple[Param, ...]]], ParamsOf]:
-    """Declare the names of the tensors that a function of fields may return.
+    """Declare the names of the tensors that a function for `params` of an entry may return, for the page of layers.
 
     Args:
         names: names in PyTorch, with `*` for the varying part: `weight_ih_l*`.
 
     Returns:
-        A decorator.
+        A decorator of the function: from fields to the tensors of one object.
     """
     return lambda find: ParamsOf(find, names)
 
@@ -486,15 +494,16 @@ def register_layer(
         >>> entry = register_layer("my.Scale", params=(param("scale", field="gain"),))
         >>> unregister_layer("my.Scale")
     """
+    # Classes that have modules of their own need not be listed again.
     if isinstance(module, Mapping):
         names = (*names, *(name for name in module if name not in names))
     modules_by_name: Mapping[str, Mapped] = _by_class(module, names)
     targets_of_modules = [_targets_of(mapped) for mapped in modules_by_name.values()]
     first_target = next(iter(targets_of_modules[0]), "") if targets_of_modules else ""
-    # Traits that name no class; an entry without a module has no class for them.
+    # Traits without a class; an entry without a module has no class for them.
     if isinstance(traits, Traits):
         traits = {first_target: traits} if first_target else {}
-    home = _caller()
+    home = _caller()  # says whose classes the names of `traits` are
     layer = Layer(
         names=names,
         params=params,
@@ -510,7 +519,7 @@ def register_layer(
         home=home,
     )
     _check_unregistered(layer)
-    add_traits(layer.traits)
+    _declare_traits(layer.traits)
     _LAYERS.update(dict.fromkeys(names, layer))
     # A class without a text has an empty one, so that it is known to have none.
     add_texts({**dict.fromkeys(names, ""), **_by_class(text, names)}, layer.defaults)
@@ -584,10 +593,10 @@ def register_module(
         names: full Lua class names.
         params: the tensors of its state dict, by their names in the class.
         args: the sources of the constructor's positional arguments: results of `number("field")`, `integer`, `flag`,
-            `sizes`, `extent("weight", 0)` and others of `t7bridge.layers`, or plain values. None if there are
-            children, which come first.
+            `sizes`, `extent("weight", 0)` and others of `t7bridge.layers`, or plain values.
         kwargs: arguments by keyword, likewise.
-        children: see `register_layer`; the modules are passed to the constructor, those with names by keyword.
+        children: see `register_layer`. The modules are passed to the constructor: those named `0`, `1`, … in this order
+            before `args`, others by keyword.
         defaults: see `register_layer`.
         scratch: see `register_layer`.
         kind: see `register_layer`.
@@ -672,7 +681,7 @@ def entry_name(class_name: str) -> str:
 
 
 def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:
-    """Return the entry under a name; the entries of Lua packages are imported first if nn has none.
+    """Return the entry under a name; if none is loaded, the packages that may have it are imported first.
 
     Args:
         name: full name of a class in Lua.
@@ -723,7 +732,10 @@ _IN_LUA = InLua()
 
 @cache
 def _field_names() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """Return the parents of each class in `field_names.txt`, and the names of its own fields; the file is read once."""
+    """Return the parents of each class in `field_names.txt`, and the names of its own fields; the file is read once.
+
+    A class is one of Lua, or of PyTorch by its dotted name; `torch` has the names common to PyTorch's.
+    """
     text = words_beside(__file__, "field_names.txt")
     rows = {}
     for line in text.replace("\n  ", " ").splitlines():  # an indented line continues the one before
@@ -762,10 +774,10 @@ def own_names(class_name: str) -> frozenset[str]:
 
 
 def _same_classes(class_name: str) -> list[str]:
-    """Return a class of Lua and the same class of other packages, whose fields `_field_names` may have.
+    """Return the classes of Lua whose rows in `_field_names` have the fields of a class; not all need have a row.
 
-    Of a class of an entry of ours that it has under none of these names, all classes of Lua that it has. Of a class
-    without an entry, or with one of a user's, only the class itself. A name may come twice.
+    These are the class itself and, if its entry is ours, the same class of other packages; all classes with a row if
+    none of these has one. A name may come twice.
     """
     layer = layer_of(class_name)
     # Another author's class may set other fields than one of the same name: what it has is not taken for known.
@@ -777,8 +789,8 @@ def _same_classes(class_name: str) -> list[str]:
     classes += [name for name in (entry_name(class_name), *layer.names) if name.endswith(dot_and_name)]
     rows = _field_names()
     if not any(name in rows for name in classes):
-        # The source of the class is unknown: it may set any field that another class of Lua sets. The rows of PyTorch
-        # are `torch` and `torch.nn.…`; Lua's package torch has no layers.
+        # What the class sets is unknown: it may be any field that another class of Lua sets. The rows of PyTorch are
+        # `torch` and `torch.nn.…`; Lua's package torch has no layers.
         classes += [name for name in rows if not name.startswith("torch")]
     return classes
 
@@ -793,12 +805,13 @@ def registered_layers() -> dict[str, Layer]:
 
 
 def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Child]:
-    """Yield the children at the first path where there is a module, or a list with elements.
+    """Yield the children at the first path where there is a value that is no empty list.
 
     Args:
         obj: the object that holds them.
         paths: of fields, as for `fields.lookup`: `net.modules`.
-        name: of a single child, or of each in a list; by default a single one is `0`, and lists count from `0`.
+        name: of a single child, which has a path to itself or is the only element of a list; by default a single child
+            is `0`, and the elements of a list are named from `0` on.
     """
     for path in paths:
         value = lookup(obj, path)
@@ -816,11 +829,12 @@ def _children_at(obj: TorchObject, *paths: str, name: str = "") -> Iterator[Chil
 
 
 def children_at(*paths: str, name: str = "") -> Children:
-    """Return a function for the children at the first of some paths where there is a module, or a list with elements.
+    """Return a function for the children at the first of some paths where there is a value that is no empty list.
 
     Args:
         paths: as for `fields.lookup`: `net.modules`.
-        name: the name of a single child, `0` by default; without it those of a list are named from `0` on.
+        name: of the only child, where a path leads to one module or a list of one. By default a module is named `0`,
+            and those of a list from `0` on.
     """
     return lambda obj: _children_at(obj, *paths, name=name)
 
@@ -968,11 +982,11 @@ def load_classes(path: PathLike) -> None:
     sys.modules[module.__name__] = module
     try:
         loader.exec_module(module)
-    except OSError as error:
-        del sys.modules[module.__name__]
-        raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
     except Exception as error:
         del sys.modules[module.__name__]
+        # The program may fail with an error about another file.
+        if isinstance(error, OSError) and error.filename == module.__file__:
+            raise ModelError(f"the file with registrations cannot be read: {error.strerror}", file=file) from error
         raise ModelError(f"the file with registrations fails: {type(error).__name__}: {error}", file=file) from error
     _loaded_files[real_path] = module
 

@@ -29,7 +29,7 @@ from ..values.assign import Assignment, same_elements
 from ..values.widened import widen
 from .fields import Fields, items_of, path_steps
 from .layers.containers import clones
-from .layouts import apply_layout, compacted, copied, elements, overlapping, undo_layout
+from .layouts import Layout, apply_layout, compacted, copied, elements, overlapping, undo_layout
 from .mapping import Lua, Read, Row
 from .places import NameBudget, Place, Places, is_scratch
 from .registry import Layer, Param, Source, first_module, layer_of, modules, own_names
@@ -41,6 +41,8 @@ _SCALAR_TYPES = (bytes, str, float, int)
 """Types of text, numbers and truth values."""
 _DATA_TYPES = (Table, TdsHash, TdsVec, *_SCALAR_TYPES)
 """Types of values that may be data of a program, such as a vocabulary."""
+_FIELD_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What functions of an entry raise for missing or inconsistent fields: errors of `Fields`, and those of numpy."""
 _COMMON_NAMES = ("weight", "bias", "running_mean", "running_var")
 """The tensors of most layers, whose names are the same in PyTorch, in the order in which PyTorch lists them."""
 
@@ -72,14 +74,14 @@ class Origin:
     Attributes:
         obj: the Lua object.
         param: the entry that named it; `None` for a class without an entry.
-        source: its field and layout; `None` if it was computed, or its layout could not be changed.
         tensor: the Lua tensor; `None` if it was computed.
+        layout: the steps from the Lua tensor to that of the state dict; none if it has Lua's layout.
     """
 
     obj: TorchObject
     param: Param | None = None
-    source: Source | None = None
     tensor: Tensor | None = None
+    layout: Layout = ()
 
 
 class StateDict(OrderedDict[str, Tensor]):
@@ -204,20 +206,29 @@ def _use_recorded_names(value: TorchObject, path: str, state: StateDict) -> None
         state.notes.append(Note("warning", path, message, code="record"))
         return
     tensors = record.to_recorded(state)
-    # The pieces of a tensor are those parts of it that modules hold. One without any, which only the record of the root
-    # holds, has no origin.
-    origins = {}
-    for key in tensors:
-        first_key = record.tied.get(key, key)
-        pieces = record.pieces.get(first_key)
-        if pieces:
-            # A joined tensor has no field or layout of its own; its object is that of its first piece.
-            first_piece = pieces[0]
-            origin = state.origins[first_piece.key]
-            origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)
+    origins = _recorded_origins(record, state.origins)
     state.clear()
     state.update(tensors)
     state.origins = origins
+
+
+def _recorded_origins(record: Recorded, own_origins: Mapping[str, Origin]) -> dict[str, Origin]:
+    """Return the origins of a recorded state dict, by its keys; a tensor that only the root's record holds has none.
+
+    Args:
+        record: the record.
+        own_origins: of the model's own state dict, by its keys.
+    """
+    origins = {}
+    for key in record.keys:
+        first_key = record.tied.get(key, key)
+        pieces = record.pieces.get(first_key)
+        if pieces:
+            # A tensor of several pieces has no field or layout of its own; its object is that of its first piece.
+            first_piece = pieces[0]
+            origin = own_origins[first_piece.key]
+            origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)
+    return origins
 
 
 class _Collector:
@@ -229,6 +240,8 @@ class _Collector:
         self._name_budget = NameBudget(places.limits)
         self._converted: dict[tuple[int, str], tuple[Tensor, Origin]] = {}
         """Tensors of each object by name, so that a module at two places has the same tensors twice."""
+        self._last_numbers: dict[str, int] = {}
+        """The largest number that tensors of one name have got so far, by that name."""
         self._copies: dict[object, list[Tensor]] = {}
         """Copied tensors, by their originals, so that tied weights stay tied."""
         self._notes: dict[tuple[str, str], Note] = {}
@@ -236,6 +249,7 @@ class _Collector:
         self._unnamed: list[_UnnamedField] = []
         """Looked at when all tensors are in the result, as another module may name what is in them."""
         self._own_names = cache(own_names)
+        """The fields that each class sets itself, by its name."""
         self._is_data = cache(is_data)
         """A table that many objects hold is searched once."""
         self._options: dict[int, frozenset[str]] = {}
@@ -285,7 +299,7 @@ class _Collector:
             place: where the module is.
             layer: the entry.
         """
-        fields = Fields(place.obj, path="", defaults=layer.defaults)
+        fields = Fields(place.obj, path="", defaults=layer.defaults)  # paths of its errors begin at the object
         if text := layer.note_of(fields):
             self._note("info", place, f"{place.obj.class_name} {text}")
         try:
@@ -353,7 +367,7 @@ class _Collector:
         if is_copy:
             converted_from = (id(original.storage), original.offset, original.size, original.stride, source.layout)
             tensor = self._same_copy(converted_from, tensor)
-        return tensor, Origin(obj, param, source, original)
+        return tensor, Origin(obj, param, original, source.layout)
 
     def _computed(self, place: Place, fields: Fields, param: Param) -> tuple[Tensor, Origin] | None:
         """Return a tensor that no field holds, computed from others, and its origin.
@@ -371,8 +385,7 @@ class _Collector:
             return None
         try:
             tensor = param.make(fields)
-        # The errors of fields, and those of numpy for inconsistent fields.
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _FIELD_ERRORS as error:
             message = error.message if isinstance(error, ModelError) else str(error)
             self._note("warning", place, f"{param.name} of {obj.class_name} cannot be computed: {message}")
             return None
@@ -383,18 +396,17 @@ class _Collector:
         return tensor, Origin(obj, param)
 
     def _same_copy(self, converted_from: object, tensor: Tensor) -> Tensor:
-        """Return an earlier copy of the same memory in the same layout, if it is equal; else this one.
+        """Return an earlier copy of the same memory in the same layout, if it has equal elements; else this one.
 
         They may differ, as a step of a layout may depend on other fields of its object.
 
         Args:
-            converted_from: what identifies the memory and the layout.
-            tensor: the copy.
+            converted_from: a key that is equal for copies of the same memory in the same layout.
+            tensor: the copy, which later calls may return.
         """
         copies = self._copies.setdefault(converted_from, [])
-        is_float = tensor.element.code[0] == "f"
         for copy in copies:
-            if np.array_equal(elements(copy), elements(tensor), equal_nan=is_float):
+            if same_elements(copy, tensor):
                 return copy
         copies.append(tensor)
         return tensor
@@ -402,7 +414,8 @@ class _Collector:
     def _put(self, place: Place, name: str, tensor: Tensor, origin: Origin) -> None:
         """Add a tensor to the result; a name that another one has gets a number, `weight_2`, and a note.
 
-        Nothing is added if that is the same tensor: of a module at two places of one name, as in a damaged file.
+        Nothing is added if the name itself has the same tensor: of a module at two places of one name, as in a damaged
+        file.
 
         Args:
             place: where the module is, whose prefix the key begins with.
@@ -419,11 +432,12 @@ class _Collector:
         if state.get(wanted) is tensor:
             return
         key = wanted
-        number = 1
+        number = self._last_numbers.get(wanted, 1)
         while key in state:
             number += 1
             key = f"{wanted}_{number}"
         if key != wanted:
+            self._last_numbers[wanted] = number
             self._note("warning", place, f"two tensors are named {wanted}; this one is {key}")
         state[key] = tensor
         state.origins[key] = origin
@@ -431,15 +445,17 @@ class _Collector:
     # Classes without an entry
 
     def _collect_by_names(self, place: Place) -> None:
-        """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds."""
+        """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds.
+
+        A tensor in a table of the object is named `table.weight`, and so is none of the former.
+        """
         obj = place.obj
         tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]
         common = [child for child in tensors if child.name in _COMMON_NAMES]
         others = [child for child in tensors if child.name not in _COMMON_NAMES]
         common.sort(key=lambda child: _COMMON_NAMES.index(child.name))
         for child in common or others:
-            source = Source(child.path.lstrip("."))
-            self._put(place, child.name, child.value, Origin(obj, source=source, tensor=child.value))
+            self._put(place, child.name, child.value, Origin(obj, tensor=child.value))
         # An entry that could not be applied has a note already.
         if place.layer is None:
             consequence = "its tensors keep Lua's names" if tensors else "it has no tensors of its own"
@@ -550,8 +566,8 @@ def _has_elements(value: Value) -> bool:
 
 
 def is_data(value: Value) -> bool:
-    """Return whether a value is text, a number or a truth value, or a table of nothing else, of any depth."""
-    seen: set[int] = set()
+    """Return whether a value is text, a number or a truth value, or tables that hold such values and nothing else."""
+    seen: set[int] = set()  # tables, by id: they may contain themselves
     stack = [value]
     has_scalar = False
     while stack:
@@ -569,7 +585,7 @@ def is_data(value: Value) -> bool:
         else:
             table = item.content if isinstance(item, TdsHash) else item
             stack.extend((*table.raw_keys, *table.raw_values))
-    return has_scalar  # tables without any are nothing to keep
+    return has_scalar  # empty tables are no data
 
 
 class _RecordingTable(Table):
@@ -580,6 +596,7 @@ class _RecordingTable(Table):
         self.names_read: set[str] = set()
 
     def _place(self, key: Value) -> int:
+        """Return what `Table` does, after noting the name."""
         name = index_key(key)
         if isinstance(name, bytes):
             self.names_read.add(_text(name))
@@ -612,7 +629,7 @@ def options_of(obj: TorchObject, layer: Layer) -> frozenset[str]:
         reads.append(module)
     for read in reads:
         # Fields may be missing or damaged; what was read before the error counts.
-        with suppress(ModelError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        with suppress(*_FIELD_ERRORS, AttributeError):
             read(lua)
     return frozenset(fields.names_read)
 
@@ -648,7 +665,7 @@ def assignment(name: str, origin: Origin, tensor: Tensor, converted: Tensor) -> 
     assert origin.tensor is not None
     target = origin.tensor
     fields = _fields(origin)
-    steps = origin.source.layout if origin.source else ()
+    steps = origin.layout
     while steps:
         view = steps[0].apply(target, fields)
         if view.storage is not target.storage:
@@ -676,7 +693,7 @@ def recomputed(origin: Origin) -> Tensor | None:
         return None
     try:
         return origin.param.make(_fields(origin))
-    except ValueError:  # with inconsistent fields the forward conversion has no such tensor either
+    except _FIELD_ERRORS:
         return None
 
 
@@ -698,14 +715,19 @@ def existing_field(origin: Origin, computed: Tensor) -> Tensor | None:
 
 
 def added(first: Tensor, second: Tensor) -> Tensor | None:
-    """Return the sum of two tensors; `None` if the second is zero, so that the bits of the first stay as they are."""
+    """Return the sum of two tensors of equal shapes, of real numbers, in the type that numpy promotes theirs to.
+
+    Returns:
+        `None` if the second is zero everywhere, so that the bits of the first stay as they are.
+    """
     array = elements(first)
     addend = elements(second)
     if not addend.any():
         return None
     # In doubles, so that the sum is rounded once.
     with np.errstate(all="ignore"):
-        return Tensor.from_numpy((array.astype("f8") + addend).astype(np.result_type(array, addend)))
+        total = array.astype("f8") + addend
+        return Tensor.from_numpy(total.astype(np.result_type(array, addend)))
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
@@ -718,17 +740,20 @@ def is_close(one: Tensor, other: Tensor) -> bool:
 def learned_copies(root: TorchObject) -> Iterator[tuple[str, str, Origin, Tensor]]:
     """Yield the parameters of copies of a module that its container runs in parallel, which the state dict lacks.
 
+    Of such a container the state dict has only the first of its modules, under the name `0`. Clones of an `nn.MapTable`
+    that have weights of their own are no copies: the state dict has them all.
+
     Yields:
-        The key in the state dict, which is that of the first module's parameter; the path of the copy in Lua; origin
-        and tensor of the copy's parameter.
+        The key of the first module's parameter in the state dict; the path of the copy in Lua; origin and tensor of the
+        copy's parameter.
     """
     for place in Places(root):
         if place.layer is None or place.layer.children not in (first_module, clones):
             continue
-        # The state dict has the first module, as `0`, or all modules: of clones with weights of their own.
-        in_state_dict = list(place.layer.children(place.obj))
-        for child in list(modules(place.obj))[len(in_state_dict) :]:
-            if not isinstance(child.value, TorchObject):
+        count_in_state_dict = len(list(place.layer.children(place.obj)))
+        copies = list(modules(place.obj))[count_in_state_dict:]
+        for child in copies:
+            if not isinstance(child.value, TorchObject):  # in a damaged file
                 continue
             tensors = state_dict(child.value, own_keys=True)
             for key, origin in tensors.origins.items():
@@ -783,6 +808,8 @@ def note_lost_sharing(models: Iterable[StateDict], report: Report) -> None:
 
 def _keys_of_lost_sharing(models: Iterable[StateDict]) -> Iterator[str]:
     """Yield the keys of tensors that overlap others in Lua's memory, and have storages of their own in the result.
+
+    Of tensors that overlap, all are named if they do not have one storage any more, also those that still share one.
 
     Args:
         models: the state dicts of the result, whose tensors have their Lua tensors as origins.
@@ -864,9 +891,10 @@ class Recorded:
         """Return tensors by all recorded keys, in their order; keys that are tied have the same tensor.
 
         Args:
-            joined: the tensors composed of pieces, which are the parts that modules hold, by their first keys.
-            other: the others; of a tensor in both, the one composed of pieces counts.
+            joined: for each key of `pieces` the tensor composed of these pieces, of any library.
+            other: for each key of `other` its tensor, likewise.
         """
+        # A tensor that modules hold in part is in both; `joined` has it as it is now.
         tensors = {**other, **joined}
         return {key: tensors[self.tied.get(key, key)] for key in self.keys}
 
@@ -883,14 +911,14 @@ class Recorded:
         first = tensors[0]
         if len(pieces) == 1 and pieces[0].transposed:  # only a whole matrix is
             return Tensor(first.element, first.storage, size, stride=first.stride[::-1], offset=first.offset)
-        if key in self.other:
-            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
-            flat = self.other[key].numpy().reshape(-1).copy()
-        else:
+        if key not in self.other:  # modules hold all of it
             offset = _offset_of_whole(pieces, tensors)
             if offset is not None:
                 return Tensor(first.element, first.storage, size, contiguous(size), offset, is_scalar=not size)
             flat = np.empty(prod(size), np.dtype(first.element.code))
+        else:
+            # The whole tensor, for the elements that no module holds; those of modules may have changed since.
+            flat = self.other[key].numpy().reshape(-1).copy()
         for piece, tensor in zip(pieces, tensors):
             flat[piece.start : piece.start + piece.count] = tensor.numpy().reshape(-1)
         return Tensor.from_numpy(flat.reshape(size))  # one without dimensions is a scalar
@@ -898,62 +926,58 @@ class Recorded:
     def differences(self, state: Mapping[Any, Any]) -> list[str]:
         """Return, as lines of text, what does not fit in a state dict with the recorded keys.
 
-        These are tensors of other shapes, and different tensors under keys that are tied in the model.
+        These are tensors of other shapes, and different tensors under keys that are tied in the model. Keys may be
+        missing, and values that are no tensors do not count.
         """
         lines = []
+        names_of = self._names()
         for key, size in self.sizes.items():
-            tied = [name for name in self.names(key) if isinstance(state.get(name), Tensor)]
-            for name in tied:
+            given = [name for name in names_of[key] if isinstance(state.get(name), Tensor)]
+            for name in given:
                 shape = state[name].shape
                 size_in_lua = size or (1,)  # Lua has no tensors without dimensions
                 if shape not in (size, size_in_lua):
                     lines.append(f"wrong {name}: expected {list(size)}; found {list(shape)}")
-            if not tied:
+            if not given:
                 continue
-            first, *others = tied
+            first, *others = given
             for name in others:
                 if not same_elements(state[first], state[name]):
                     lines.append(f"different values in {first} and {name}, which are one tensor in the model")
         return lines
 
-    def names(self, key: str) -> list[str]:
-        """Return the recorded keys of a tensor: its first key, and those tied to it."""
-        return [key, *(other for other, first in self.tied.items() if first == key)]
+    def _names(self) -> dict[str, list[str]]:
+        """Return the recorded keys of each tensor that modules hold, by its first key: this, and those tied to it."""
+        names = {key: [key] for key in self.pieces}
+        for key, first_key in self.tied.items():
+            if first_key in names:
+                names[first_key].append(key)
+        return names
 
     def to_own(self, state: Mapping[Any, Any], own: StateDict) -> dict[Any, Any]:
         """Convert a recorded state dict to the model's own; tensors that no module holds are left out.
 
         Args:
-            state: tensors under the recorded keys, without `differences`; some may be missing.
+            state: tensors under the recorded keys, of types that Lua has, for which `differences` returns none; some
+                may be missing.
             own: the model's own state dict, for shapes, and for the tensors that are not recorded.
         """
         result: dict[Any, Any] = {}
-        for key in self.pieces:
-            tensor = self._first_given(key, state)
-            if tensor is None:
+        for key, names in self._names().items():
+            given = [state[name] for name in names if isinstance(state.get(name), Tensor)]
+            if not given:
                 continue
-            if tensor.storage is None:  # no elements to cut into pieces
-                result.update((piece.key, tensor) for piece in self.all_runs(key))
-                continue
-            array = tensor.numpy()
-            for piece in self.all_runs(key):
-                flat = (array.T if piece.transposed else array).reshape(-1)
-                part = flat[piece.start : piece.start + piece.count]
-                shape = own[piece.key].shape
-                # A tensor of another size is passed as it is; whoever assigns it states the difference.
-                result[piece.key] = Tensor.from_numpy(part.reshape(shape)) if part.size == prod(shape) else tensor
+            array = given[0].numpy()  # tied tensors are equal
+            for run in self.all_runs(key):
+                flat = (array.T if run.transposed else array).reshape(-1)
+                part = flat[run.start : run.start + run.count]
+                result[run.key] = Tensor.from_numpy(part.reshape(own[run.key].shape))
+        # What the record does not name keeps its values; computed tensors follow from others.
         recorded_keys = self.own_keys()
         for key, origin in own.origins.items():
             if key not in recorded_keys and origin.tensor is not None:
                 result[key] = own[key]
         return result
-
-    def _first_given(self, key: str, state: Mapping[Any, Any]) -> Tensor | None:
-        """Return a recorded tensor, under the first of its keys that a state dict has."""
-        for name in self.names(key):
-            if isinstance(state.get(name), Tensor):
-                return state[name]  # type: ignore[no-any-return]
-        return None
 
     def own_keys(self) -> set[str]:
         """Return the keys of the model's own state dict that hold parts of recorded tensors."""
@@ -968,10 +992,10 @@ def _offset_of_whole(pieces: Sequence[Run], tensors: Sequence[Tensor]) -> int | 
     """Return where a tensor begins in the storage of its pieces; `None` if they do not lie there as in the tensor.
 
     Args:
-        pieces: all of them.
-        tensors: their elements.
+        pieces: all of them, which cover the tensor without overlap.
+        tensors: the elements of each piece.
     """
-    # Where it would begin, by each piece: if all agree, the whole is there.
+    # Where the tensor would begin, by each piece: if all agree, the whole is there.
     beginnings: set[tuple[int, int]] = set()
     for piece, tensor in zip(pieces, tensors):
         if not tensor.is_contiguous:
@@ -991,31 +1015,45 @@ def recorded(root: TorchObject, own: StateDict) -> Recorded | None:
         own: the state dict of the model under Lua's names, as it is now.
 
     Returns:
-        `None` if nothing is recorded, or if the model was changed so that its modules, together with the root, no
-        longer have all recorded tensors.
+        `None` if nothing is recorded, if the record is damaged, or if the model was changed so that its modules,
+        together with the root, no longer have all recorded tensors.
     """
     table = root.get(ROOT_FIELD)
     if not isinstance(table, Table):
         return None
     record = _record_of_root(table)
-    # A module's table: the name of its tensor → the part of a recorded tensor that it is. First all parts are listed.
-    for key, origin in own.origins.items():
-        name = key.rpartition(".")[2]
-        entries = origin.obj.get(FIELD)
-        entry = entries.get(name) if isinstance(entries, Table) else None
-        if isinstance(entry, Table):
-            _add_run(record, key, entry, own[key].numel)
+    if not _add_runs(record, own):
+        return None
     # Several modules may hold the same part, such as the cells of an unrolled layer: one of them is enough.
     for key in record.pieces:
         _separate_copies(record, key)
     # Each tensor of which modules hold parts must be complete.
-    if not all(_is_covered(record, key) for key in record.pieces):
+    if not all(_is_covered(record, key, own) for key in record.pieces):
         return None
-    # Each key, also one tied to another, must have a tensor: one of modules, or one of the root.
-    first_keys = {*record.pieces, *record.other}
-    if not all(record.tied.get(key, key) in first_keys for key in record.keys):
+    # Each key, also one tied to another, must have a tensor: one of modules, or one of the root. What modules hold must
+    # have a key.
+    first_keys = {record.tied.get(key, key) for key in record.keys}
+    if not record.pieces.keys() <= first_keys <= {*record.pieces, *record.other}:
         return None
     return record
+
+
+def _add_runs(record: Recorded, own: StateDict) -> bool:
+    """Add the runs that the modules' fields record; return whether their numbers are valid.
+
+    A module's table has by the name of each tensor the part of a recorded tensor that it is.
+
+    Args:
+        record: the record, whose `pieces` and `sizes` are filled.
+        own: the model's own state dict, whose origins are the modules.
+    """
+    for key, origin in own.origins.items():
+        _, _, name = key.rpartition(".")
+        entries = origin.obj.get(FIELD)
+        entry = entries.get(name) if isinstance(entries, Table) else None
+        if isinstance(entry, Table) and not _add_run(record, key, entry, own[key].numel):
+            return False
+    return True
 
 
 def _record_of_root(table: Table) -> Recorded:
@@ -1024,9 +1062,10 @@ def _record_of_root(table: Table) -> Recorded:
     Args:
         table: its field `ROOT_FIELD`.
     """
-    record = Recorded([_text(key) for key in items_of(table.get("keys")) or ()])
+    keys = dict.fromkeys(_text(key) for key in items_of(table.get("keys")) or ())  # each once, also in a damaged file
+    record = Recorded(list(keys))
     record.tied = {_text(key): _text(value) for key, value in _pairs(table.get("tied"))}
-    record.scalars = [int(place) for place in items_of(table.get("scalars")) or () if isinstance(place, (int, float))]
+    record.scalars = [int(number) for number in items_of(table.get("scalars")) or () if _is_count(number)]
     for key, value in _pairs(table.get("other")):
         tensor = _unwrapped_scalar(value) if isinstance(value, Table) else value
         if isinstance(tensor, Tensor):
@@ -1035,53 +1074,60 @@ def _record_of_root(table: Table) -> Recorded:
 
 
 def _unwrapped_scalar(table: Table) -> Tensor | None:
-    """Return the tensor without dimensions that a table `{scalar = tensor}` stands for; Lua has none."""
+    """Return the tensor without dimensions, which Lua has not, of a table `{scalar = tensor}`; `None` if it is none."""
     tensor = table.get("scalar")
     if not isinstance(tensor, Tensor) or tensor.numel != 1:
         return None
     return Tensor(tensor.element, tensor.storage, size=(), stride=(), offset=tensor.offset, is_scalar=True)
 
 
-def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> None:
-    """Add the run that a module's field records for one of its tensors.
+def _add_run(record: Recorded, own_key: str, entry: Table, count: int) -> bool:
+    """Add the run that a module's field records for one of its tensors; return whether its numbers are valid.
 
     Args:
         record: the record, to which the run and the size of its tensor are added.
         own_key: of the module's tensor, in the model's own state dict.
         entry: what the field says: `key` and `size` of the recorded tensor, `start` of the part of it that the module
-            holds, in elements from 0, and whether the module has it `transposed`.
+            holds, in elements from 0, by default 0, and whether the module has it `transposed`.
         count: elements of the module's tensor, and so of the part.
     """
     key = _text(entry.get("key"))
-    extents = [extent for extent in items_of(entry.get("size")) or () if isinstance(extent, (int, float))]
-    start = entry.get("start")
-    first = int(start) if isinstance(start, (int, float)) else 0
-    run = Run(own_key, start=first, count=count, transposed=entry.get("transposed") is True)
+    extents = items_of(entry.get("size")) or []
+    start = entry.get("start", 0.0)
+    if not all(map(_is_count, (start, *extents))):
+        return False
+    run = Run(own_key, start=int(start), count=count, transposed=entry.get("transposed") is True)
     record.pieces.setdefault(key, []).append(run)
+    # Each module with a part says the size; where a changed file has several, `_is_covered` judges by the first.
     record.sizes.setdefault(key, tuple(map(int, extents)))
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether a value of the file is a whole number from 0 on; NaN and infinity are not."""
+    return isinstance(value, (int, float)) and value >= 0 and value % 1 == 0
 
 
 def _separate_copies(record: Recorded, key: str) -> None:
     """Sort the runs of a tensor in `pieces`, and move those of elements that another run has to `copies`.
 
-    A run is a stretch of the tensor's elements that one module holds.
+    A run is a stretch of the tensor's elements that one module holds. If one is the whole tensor, it is the only piece.
 
     Args:
         record: the record; `pieces` and `copies` of the key are changed, no keys are added to `pieces`.
         key: of the recorded tensor.
     """
     runs = record.pieces[key]
-    whole = [run for run in runs if run.is_all_of(record.sizes[key])]
-    pieces: dict[tuple[int, int], Run] = {}
-    # Beside a run of the whole tensor all others are parts of it.
-    for run in whole or runs:
+    whole_runs = [run for run in runs if run.is_all_of(record.sizes[key])]
+    pieces: dict[tuple[int, int], Run] = {}  # by their first element and number of elements
+    for run in whole_runs or runs:
         # Of runs of the same elements, which share their memory, the first counts.
         pieces.setdefault((run.start, run.count), run)
     record.pieces[key] = sorted(pieces.values(), key=lambda run: run.start)
     record.copies[key] = [run for run in runs if pieces.get((run.start, run.count)) is not run]
 
 
-def _is_covered(record: Recorded, key: str) -> bool:
+def _is_covered(record: Recorded, key: str, own: StateDict) -> bool:
     """Return whether the pieces of a tensor, as `_separate_copies` left them, cover all of it without overlap.
 
     Elements that no module holds are in `other`, which then has the whole tensor. Only a piece that is a whole matrix
@@ -1090,13 +1136,15 @@ def _is_covered(record: Recorded, key: str) -> bool:
     Args:
         record: what the model records.
         key: the recorded key of the tensor, its first one.
+        own: the model's own state dict, which has the elements of the pieces.
     """
     size = record.sizes[key]
     pieces = record.pieces[key]
     total = prod(size)
     first = pieces[0]
     if first.is_all_of(size):  # the only one: all others are copies of its elements
-        return not first.transposed or len(size) == 2
+        has_shape = not first.transposed or (len(size) == 2 and own[first.key].shape == size[::-1])
+        return has_shape and all(run.start + run.count <= total for run in record.copies[key])
     end = 0
     covered = 0
     for piece in pieces:

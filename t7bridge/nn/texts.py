@@ -73,14 +73,14 @@ class _Formatted:
                 separator for a storage of sizes; for numbers see `_number`.
 
         Raises:
-            _AbsentError: it is missing, or has no such form.
+            _AbsentError: it is missing, or has no such form; a truth value has none.
         """
         value = self._value
         if isinstance(value, (bytes, str)) and form == "s":
             return clean(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
         if isinstance(value, Tensor) and form == "n":
             return str(value.numel)
-        if isinstance(value, Tensor) and form.isdecimal() and int(form) <= len(value.size):
+        if isinstance(value, Tensor) and form.isdecimal() and 0 < int(form) <= len(value.size):
             return str(value.size[int(form) - 1])
         if isinstance(value, Storage) and form.startswith("*"):
             return self._sizes(value, separator=form.removeprefix("*"))
@@ -112,11 +112,11 @@ class _Formatted:
 
         Args:
             value: the number.
-            form: `s` as `tostring` does, `g` and `f` as `string.format` does with `%g` and `%f`; `p` is a whole number
-                if it is one, and `%f` if not; others are whole numbers.
+            form: `s` as `tostring` does, `g` and `f` as `string.format` does with `%g` and `%f`; any other as `%d`,
+                which drops a fraction, but `p` only for whole numbers, and as `%f` for others.
 
         Raises:
-            _AbsentError: the number is too large for `%d`.
+            _AbsentError: the number is too large for `%d`, or NaN.
         """
         if form == "s":
             return f"{value:.14g}"
@@ -125,8 +125,8 @@ class _Formatted:
         is_fraction = form == "p" and not float(value).is_integer()
         if form == "f" or is_fraction:
             return f"{value:f}"
-        # `%d` of larger numbers is undefined in C.
-        if abs(value) >= 2**53:
+        # `%d` of larger numbers and of NaN is undefined in C.
+        if not abs(value) < 2**53:
             raise _AbsentError
         return str(int(value))
 
@@ -167,34 +167,35 @@ def _window(fields: Fields, *, planes: bool, extra: str, always: bool) -> str:
         extra: prefix of further fields of each axis, such as `adj`; empty for none.
         always: whether these are shown even if they are 0.
     """
-    # The width comes first, as in Lua's constructors.
+    # The width comes before the height, as in Lua's constructors.
     axes = "TWH" if ".Volumetric" in fields.obj.class_name else "WH"
-
-    def values(prefix: str) -> list[Value]:
-        """Return the fields of all axes, such as `kW` and `kH`."""
-        return [fields.obj.get(prefix + axis) for axis in axes]
-
-    def template(prefix: str, form: str = "", separator: str = ",") -> str:
-        """Return a template for these fields: `{kW}x{kH}`."""
-        return separator.join(f"{{{prefix}{axis}{form}}}" for axis in axes)
-
-    parts = ["{nInputPlane} -> {nOutputPlane}"] if planes else []
-    parts.append(template("k", separator="x"))
+    parts: list[str] = []  # templates, as those of `Text`
+    if planes:
+        parts.append("{nInputPlane} -> {nOutputPlane}")
+    parts.append(_for_axes("{kA}", axes, separator="x"))
+    steps = [fields.obj.get(f"d{axis}") for axis in axes]
+    pads = [fields.obj.get(f"pad{axis}") for axis in axes]
+    further = [fields.obj.get(extra + axis) for axis in axes]
     # In Lua nil ~= 0 is true, so that layers of releases without padding show their step.
-    is_default = values("d") == [1] * len(axes) and values("pad") == [0] * len(axes)
+    is_default = all(step == 1 for step in steps) and all(pad == 0 for pad in pads)
     if not planes or not is_default:
-        parts.append(template("d"))
-    for prefix in filter(None, ("pad", extra)):
-        is_used = any(value not in (None, 0) for value in values(prefix))
-        if is_used or (always and prefix == extra):
-            parts.append(template(prefix, ":s"))
+        parts.append(_for_axes("{dA}", axes))
+    if any(pad not in (None, 0) for pad in pads):
+        parts.append(_for_axes("{padA:s}", axes))
+    if extra and (always or any(value not in (None, 0) for value in further)):
+        parts.append(_for_axes(f"{{{extra}A:s}}", axes))
     # Only nn's convolutions of images say that they have no bias.
     without = "{without}" if planes and axes == "WH" else ""
     return f"({', '.join(parts)}){without}".format_map(_Values(fields.obj))
 
 
+def _for_axes(template: str, axes: str, separator: str = ",") -> str:
+    """Return a template with a field of each axis, of one such as `{kA}`, whose A stands for the axis: `{kW},{kH}`."""
+    return separator.join(template.replace("A", axis) for axis in axes)
+
+
 def add_texts(texts: Mapping[str, Text], defaults: Mapping[str, Value]) -> None:
-    """Declare what is printed of classes, by full names."""
+    """Declare what is printed of classes, by full names, and the values of fields that their objects lack."""
     _TEXTS.update({name: (text, defaults) for name, text in texts.items()})
 
 
@@ -293,15 +294,19 @@ def _map_lines(module: TorchObject, head: str, indent: str, depth: int) -> list[
     inside = module.get("module")
     if inside is None:
         return [f"{head}{class_name} {{ }}"]
+    # Lua indents the first line by two spaces, and further ones by six more.
+    head_of_module = indent + "  "
     return [
         f"{head}{class_name} {{",
-        _ToExpand(indent + "  ", inside, indent + "        ", depth + 1),
+        _ToExpand(head_of_module, inside, indent=head_of_module + "      ", depth=depth + 1),
         indent + "}",
     ]
 
 
 def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -> list[_Line]:
     """Return the lines of an nn.Sequential, or of a subclass, which shows the same name: an overview, then its modules.
+
+    The overview names as many modules as there may be lines; what is more, `module_text` cuts off.
 
     Args:
         inside: the modules, in order.
@@ -317,7 +322,8 @@ def _sequential_lines(inside: list[Value], head: str, indent: str, depth: int) -
         f"{indent}  [input{arrows} -> output]",
     ]
     for number, module in enumerate(inside, 1):
-        lines.append(_ToExpand(f"{indent}  ({number}): ", module, indent + "  ", depth + 1))
+        head_of_module = f"{indent}  ({number}): "
+        lines.append(_ToExpand(head_of_module, module, indent=indent + "  ", depth=depth + 1))
     return [*lines, indent + "}"]
 
 
@@ -332,6 +338,7 @@ def _branch_lines(container: TorchObject, inside: list[Value], head: str, indent
         depth: number of modules around it.
     """
     lines: list[_Line] = [f"{head}{clean(str(container.class_name))} {{", indent + "  input"]
+    # The line that leads down from the input ends at the last module.
     for number, module in enumerate(inside, 1):
         is_last = number == len(inside)
         start = "     `-> " if is_last else "    |`-> "

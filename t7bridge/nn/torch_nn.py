@@ -69,8 +69,8 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
         # The last columns may be left out, so that empty ones are added.
         columns = [column.strip() for column in f"{line} | | |".split("|")]
         name, base, output, rank_and_extent, arguments, function_and_arguments, shape, *_ = columns
-        rank, *extents = rank_and_extent.split() or [""]
-        function, *passed = function_and_arguments.split() or [""]
+        rank, _, extent = rank_and_extent.partition(" ")
+        function, *passed = function_and_arguments.split() or [""]  # the column may be empty
         defaults = {}
         for argument in arguments.split():
             argument_name, equals, default = argument.partition("=")
@@ -83,8 +83,7 @@ def _rows() -> Iterator[tuple[str, TorchClass]]:
             passed=tuple(passed),
             shape=shape,
             output=_rule(output),
-            # `*` says that no argument has it.
-            extent=extents[0].strip("*") if extents else None,
+            extent=_extent(extent),
         )
         yield name, torch_class
 
@@ -107,6 +106,13 @@ def _rank(dimensions: str) -> int | None:
     if dimensions == "same":
         return SAME
     return int(dimensions) if dimensions else None
+
+
+def _extent(argument: str) -> str | None:
+    """Return the name of the argument with the first extent of an input, see `TorchClass`; `*` stands for none."""
+    if not argument:
+        return None
+    return "" if argument == "*" else argument
 
 
 def _rule(output: str) -> Rule | None:
@@ -156,7 +162,7 @@ def shape(*sizes: Any) -> Shape:
 
 
 def positive(size: int) -> int:
-    """Return a size of a recurrent layer.
+    """Return a size of a recurrent layer as it is.
 
     Raises:
         Refused: it is not a positive integer.
@@ -332,6 +338,7 @@ def _conv(name: str, arguments: Arguments) -> Tensors:
     is_transposed = "Transpose" in name
     _require(type(groups) is int and groups > 0, f"nn.{name} has {groups} groups")
     shape(inputs, outputs)  # refuses what is no size, before they are divided
+    # The constructor of a transposed convolution refuses no text: it makes a tuple of its letters.
     is_misnamed = isinstance(padding, str) and padding not in ("same", "valid") and not is_transposed
     _require(not is_misnamed, f"the padding of nn.{name} is {padding!r:.40}")
     _require(not inputs % groups and not outputs % groups, f"{groups} groups do not divide {inputs} and {outputs}")

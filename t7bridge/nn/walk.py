@@ -41,7 +41,7 @@ class Domain(ABC, Generic[V]):
 
         Args:
             value: the list or tensor.
-            index: of the element; negative ones count from the end.
+            index: of the element, from 0; negative ones count from the end.
             dim: of the slices; `None` for a list.
         """
 
@@ -71,7 +71,7 @@ class Domain(ABC, Generic[V]):
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: in a graph, the number of its node.
+            node: in a graph, the number of its node, from 0; a module may have several.
         """
 
     # What follows from these, unless a domain knows more.
@@ -140,13 +140,13 @@ def each(d: Domain[V], value: V, apply: Callable[[int, V], V], different: int = 
     Args:
         d: the domain.
         value: the list.
-        apply: the function, of the number of the element and the element.
-        different: how many first numbers have a meaning of their own, such as a module for each of these elements;
-            further elements are passed with number 0.
+        apply: the function, of the element's number from 0, and the element.
+        different: how many numbers the function tells apart, such as those of modules, one for each of the first
+            elements. Further elements are passed with number 0: the first module is applied to them, too.
     """
     count = d.length(value)
     if count is None:
-        # Any element may have any of these numbers; element 0 is as good as another.
+        # An element may be passed with any of these numbers; element 0 is as good as another.
         return d.many([apply(number, d.item(value, 0)) for number in range(different)])
     outputs = []
     for number in range(count):
@@ -206,6 +206,11 @@ def parallel(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     """Apply each child to one element of a list; return a list.
 
     Children after the last element get Lua's nil; elements after the last child are ignored.
+
+    Args:
+        spec: the container.
+        value: its input, a list.
+        d: the domain.
     """
     elements = d.elements(value, len(spec.children))
     return d.items([d.call(spec, child, element) for child, element in zip(spec.children, elements)])
@@ -217,9 +222,15 @@ def bottled(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def mapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Apply one child to each element, or one of its clones, of which the file may have some: the other children."""
+    """Apply the first child to each element of a list; the first elements have clones of it, if the file has some.
+
+    Args:
+        spec: the container, whose further children are the clones for the second element, the third and so on.
+        value: its input, a list.
+        d: the domain.
+    """
     children = list(spec.children)
-    if not children:
+    if not children:  # a program removed them
         return value
 
     def apply(number: int, item: V) -> V:
@@ -272,9 +283,17 @@ def both_ways(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def recurrence(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return an output of nn.Recurrence: its first argument has the sizes of a tensor, or of each of a list."""
+    """Return an output of nn.Recurrence.
+
+    Args:
+        spec: the module; its first argument is the shape of the output, or a tuple with one of these for each element
+            of a list, which may be nested.
+        value: its input, not used.
+        d: the domain.
+    """
 
     def of_sizes(sizes: Any) -> V:
+        """Return a tensor for a shape, or a list for a tuple of shapes."""
         is_list = isinstance(sizes, tuple) and len(sizes) > 0 and not isinstance(sizes[0], int)
         return d.items([of_sizes(inner) for inner in sizes]) if is_list else d.tensor()
 
@@ -345,7 +364,15 @@ def wrapped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def narrowed(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return the elements of a list from the first argument on, counted from 0, as many as the second says."""
+    """Return the elements of a list from the first argument on, counted from 0, as many as the second says.
+
+    A list that ends before returns fewer.
+
+    Args:
+        spec: the module that returns them, with these two arguments.
+        value: its input, a list.
+        d: the domain.
+    """
     start, length = spec.args
     count = d.length(value)
     if count is None:
@@ -374,11 +401,11 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
     stack = [value]
     while stack:
         part = stack.pop()
-        if d.is_list(part) is False:
+        if d.is_list(part) is False:  # for `None` it may be one
             leaves.append(part)
             continue
         count = d.length(part)
-        # A part that may be a list makes the number of leaves unknown.
+        # A list of unknown length, or what may be a list, makes the number of leaves unknown.
         if count is None:
             return d.many([d.tensor()])
         stack += [d.item(part, number) for number in reversed(range(count))]
@@ -386,7 +413,7 @@ def flattened(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
 
 
 def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
-    """Return lists of first elements, of second elements, and so on, of several lists.
+    """Return lists of first elements, of second elements, and so on, of several lists; as many as the longest has.
 
     Args:
         spec: the module that returns them.
@@ -402,7 +429,7 @@ def zipped(spec: ModuleSpec, value: V, d: Domain[V]) -> V:
         return d.many([d.many([d.unknown()])])
     rows = []
     for number in range(max(lengths, default=0)):
-        # A shorter list has no such element.
+        # A shorter list has no such element: the new list has fewer.
         elements = [d.item(part, number) for part, length in zip(lists, lengths) if number < length]
         rows.append(d.items(elements))
     return d.items(rows)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from attrs import field
+
 from .. import formats
 from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
-from ..data import collector_paused, hooks
+from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
@@ -163,43 +165,66 @@ def _number_facts(roots: list[Value]) -> dict[str, Any]:
     Returns:
         Facts by the words of the header; those on nn, on modules and on unused bytes only where there are such.
     """
-    values = 0
-    modules = 0
-    tensors = 0
-    has_types: bool | None = None  # whether a module of nn has the field `_type`; `None` without modules
-    storages: dict[int, Storage] = {}
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    """The elements of each storage that tensors use."""
+    totals = _Totals()
     for visit in walk(roots):
-        value = visit.value
-        if value is not roots:  # the list of the values is not one of them
-            values += 1
-        if isinstance(value, Tensor):
-            tensors += 1
-            if value.storage is not None and value.numel:
-                ranges.setdefault(id(value.storage), []).append(value.reach())
-        elif isinstance(value, Storage):
-            storages[id(value)] = value
-        elif is_module(value):
-            modules += 1
-            has_types = bool(has_types) or "_type" in value
-        elif isinstance(value, PythonObject):
-            modules += value.is_module
-    counts: dict[str, Any] = {}
-    if has_types is not None:
-        counts["written by"] = _TYPED if has_types else _UNTYPED
-    counts["values"] = values
-    if modules:
-        counts["modules"] = modules
-    counts["tensors"] = tensors
-    counts["bytes of tensors"] = sum(storage.nbytes for storage in storages.values())
-    unused_bytes = 0
-    for identity, storage in storages.items():
-        unused_elements = storage.count - covered(ranges.get(identity, ()))
-        unused_bytes += unused_elements * storage.element.itemsize
+        if visit.value is not roots:  # the list of the values is not one of them
+            totals.add(visit.value)
+    facts: dict[str, Any] = {}
+    if totals.has_types is not None:
+        facts["written by"] = _TYPED if totals.has_types else _UNTYPED
+    facts["values"] = totals.values
+    if totals.modules:
+        facts["modules"] = totals.modules
+    facts["tensors"] = totals.tensors
+    facts["bytes of tensors"] = sum(storage.nbytes for storage in totals.storages.values())
+    unused_bytes = totals.unused_bytes()
     if unused_bytes > 0:
-        counts["bytes that no tensor uses"] = unused_bytes
-    return counts
+        facts["bytes that no tensor uses"] = unused_bytes
+    return facts
+
+
+@define(eq=False)
+class _Totals:
+    """Totals over all values of a file.
+
+    Attributes:
+        values: number of values.
+        modules: number of modules.
+        tensors: number of tensors.
+        has_types: whether a module of nn has the field `_type`; `None` without modules.
+        storages: by identity.
+        ranges: first and end of the elements that each tensor uses of a storage, by the identity of that.
+    """
+
+    values: int = 0
+    modules: int = 0
+    tensors: int = 0
+    has_types: bool | None = None
+    storages: dict[int, Storage] = field(factory=dict)
+    ranges: dict[int, list[tuple[int, int]]] = field(factory=dict)
+
+    def add(self, value: Any) -> None:
+        """Add a value, without what is inside it."""
+        self.values += 1
+        if isinstance(value, Tensor):
+            self.tensors += 1
+            if value.storage is not None and value.numel:
+                self.ranges.setdefault(id(value.storage), []).append(value.reach())
+        elif isinstance(value, Storage):
+            self.storages[id(value)] = value
+        elif is_module(value):
+            self.modules += 1
+            self.has_types = bool(self.has_types) or "_type" in value
+        elif isinstance(value, PythonObject):
+            self.modules += value.is_module
+
+    def unused_bytes(self) -> int:
+        """Return the bytes of storages that no tensor uses."""
+        nbytes = 0
+        for identity, storage in self.storages.items():
+            unused_elements = storage.count - covered(self.ranges.get(identity, ()))
+            nbytes += unused_elements * storage.element.itemsize
+        return nbytes
 
 
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
@@ -227,32 +252,35 @@ def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[Dr
 def _layer_rows(blocks: list[Block]) -> list[LayerRow]:
     """Return the table of layers: each after the one that contains it, repeated ones once."""
     rows: list[LayerRow] = []
-    root = shown(blocks, MOST_ROWS)[0]
+    root, *_ = shown(blocks, MOST_ROWS)  # which has the others inside
     stack = [(root, 0)]
     while stack:
         block, depth = stack.pop()
         if block.kind == "end":
             continue
         if block is not root or block.class_name:  # a group of several models has no row
-            placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
-            rows.append(
-                LayerRow(
-                    depth=depth,
-                    name=block.name or placeholder,
-                    path=block.path,
-                    key=block.key,
-                    class_name=block.class_name,
-                    torch=_torch_class(block),
-                    output=block.shape,
-                    parameters=block.parameters,
-                    shared=block.owner,
-                    repeat=block.repeat,
-                    weights={weight.name: weight.tensor.shape for weight in block.weights},
-                )
-            )
+            rows.append(_layer_row(block, depth))
             depth += 1
         stack += [(inner, depth) for inner in reversed(block.inside)]
     return rows
+
+
+def _layer_row(block: Block, depth: int) -> LayerRow:
+    """Return the row of a block in the table of layers; `depth` is the number of rows that contain it."""
+    placeholder = "(sequence)" if block.mark == "repeat" else "(model)"
+    return LayerRow(
+        depth=depth,
+        name=block.name or placeholder,
+        path=block.path,
+        key=block.key,
+        class_name=block.class_name,
+        torch=_torch_class(block),
+        output=block.shape,
+        parameters=block.parameters,
+        shared=block.owner,
+        repeat=block.repeat,
+        weights={weight.name: weight.tensor.shape for weight in block.weights},
+    )
 
 
 def _torch_class(block: Block) -> str:
@@ -320,17 +348,16 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
             inside = list(islice(_entries(item), _MOST_ENTRIES))
         if isinstance(item, _WITH_ENTRIES):
             opened.add(id(item))
-        is_root = depth == 0
-        has_lines_of_entries = bool(inside) and _has_lines_of_entries(item, inside, depth)
-        if has_lines_of_entries and not is_root and skip_tensors and _is_in_layers(inside):
-            continue  # nothing of it is outside of the models
-        if has_lines_of_entries:
+        if inside and _has_lines_of_entries(item, inside, depth):
+            is_root = depth == 0
+            if skip_tensors and not is_root and _is_in_layers(inside):
+                continue  # nothing of it is outside of the models
             # Reversed, as the stack returns the last first.
             for step, part in reversed(inside[:_MOST_OPENED]):
                 stack.append((Path(visit, Step(step), part), depth + 1))
             hidden += max(_entry_count(item) - _MOST_OPENED, 0)
-        if is_root and has_lines_of_entries:  # of the root the entries alone
-            continue
+            if is_root:  # of the root the entries alone
+                continue
         if len(lines) < MOST_OTHERS:
             lines.append((visit.text(), _described(item, inside)))
         else:

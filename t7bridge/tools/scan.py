@@ -25,7 +25,7 @@ from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
-from ..formats.table import HEAD_BYTES, SUFFIXES, identify, is_tar, refuse_two_formats
+from ..formats.table import HEAD_BYTES, SUFFIXES, FormatSpec, identify, is_tar, refuse_two_formats
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike, inputs_protected
@@ -289,6 +289,11 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
         _scan_archive(spec, limits, report)
         return
     report.format = spec.name
+    _scan_in_format(source, spec, limits, report)
+
+
+def _scan_in_format(source: ByteSource, spec: FormatSpec, limits: Limits, report: ScanReport) -> None:
+    """Scan a file of one of our formats; arguments and errors as above, with the format `spec`."""
     if spec.values == formats.LUA:
         _scan_t7(source, limits, report)
     elif spec.values == formats.PYTHON:

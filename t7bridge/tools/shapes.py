@@ -160,7 +160,7 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     for model_input in _likely_inputs(blocks, trial.entered):
         # `steps_left` of one trial bounds the next: the work of all together is limited.
         trial = evaluate(blocks, model_input, trial.steps_left)
-        if trial.fitting_shapes:  # once more, with the elements that have to fit to others
+        if trial.fitting_shapes:  # once more, with the elements of a list that have to fit to others
             model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
             trial = evaluate(blocks, model_input, trial.steps_left)
         has_run_out = trial.steps_left < 0
@@ -206,17 +206,14 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
         outputs = _outputs_by_rules(blocks, inputs)
-        are_open = any(not shapes for shapes in outputs)
+        are_open = any(not shapes for shapes in outputs)  # one, or all if the rules refuse the input
         if are_open:
             try:
                 outputs = _completed_by_torch(module, path, inputs, blocks, outputs, limits)
             except ModelError as error:
                 problem = error  # raised below if this was the last candidate
                 continue
-        for block in blocks:
-            block.shape = ()  # recorded ones are of another input
-        for block, shapes in zip(_modules_in(blocks), outputs):
-            block.shape = shapes
+        _set_shapes(blocks, outputs)
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}"
         if is_guess:
@@ -228,6 +225,14 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
 
 Outputs = list[tuple[Shape, ...]]
 """The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
+
+
+def _set_shapes(blocks: list[Block], outputs: Outputs) -> None:
+    """Set the shapes of a model's blocks to those of some outputs, instead of recorded ones, of another input."""
+    for block in blocks:
+        block.shape = ()
+    for block, shapes in zip(_modules_in(blocks), outputs):
+        block.shape = shapes
 
 
 def _modules_in(blocks: list[Block]) -> list[Block]:
@@ -354,6 +359,8 @@ class Evaluation(Kinds):
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note the layers that the input of the model enters.
 
+        Of elements of the input that are terms of a sum or product, `fitting_shapes` gets the shape that they have.
+
         Args:
             spec: the module.
             kind: of its input; its `origin` is the place in the model's input of an element whose shape is unknown.
@@ -372,7 +379,6 @@ class Evaluation(Kinds):
         output = super().visit(spec, kind)
         self._depth -= 1
         if rule is fold and output.shape is not None:
-            # All terms of a sum or product have the shape of the result.
             for item in kind.items or ():
                 if item.origin is not None:
                     self.fitting_shapes[item.origin] = output.shape

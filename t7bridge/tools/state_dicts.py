@@ -95,7 +95,8 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
         ModelError: it holds several, or there is nothing at `at`.
     """
     has_pt_record = document.spec.values == LUA and document.content.has_pt_record
-    # The record of a `.pt` in a `.t7` is about the whole value, which is restored before a state dict is chosen.
+    # The record of a `.pt` in a `.t7` is about the whole value, which is restored before a state dict is chosen. A path
+    # is one in the `.t7`, and its record is not used.
     chooses_first = at is not None or not has_pt_record
     if chooses_first:
         _path, state = chosen_state(document.value, at, document.path)

@@ -295,6 +295,10 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
     """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
 
     The function is called only if there is a difference. A comparer has the path of a difference begin there.
+
+    Args:
+        document: the first of the two files: differences have its paths.
+        limits: resource limits.
     """
 
     @cache
@@ -711,16 +715,17 @@ class Sides:
     def _converted_forms(self, document: Document) -> Iterator[Form]:
         """Yield what `convert` makes of a `.pt` in a `.pt`: with state dicts for modules, and in `tree` mode.
 
-        Nothing if it makes the same value again.
+        Nothing if it makes the same value again. The form of `convert`'s default options is the first.
 
         Args:
             document: the `.pt`.
         """
         if is_simple(document.value):
             return
-        # The fourth combination, `tree` mode with foreign names, is the file's own value.
+        # `--allow-foreign` keeps objects of classes that PyTorch's safe loader refuses; without it they become plain
+        # data. The fourth combination, with `tree` mode, is the file's own value.
         for mode, allow_foreign in (("auto", False), ("tree", False), ("auto", True)):
-            report = Report(source_format="pt", target_format="pt", notes=document.notes)
+            report = Report(source_format="pt", target_format="pt", notes=[*document.notes])
             value = document.value
             if mode == "auto":
                 value = simplified(value, report, self.limits, keep_classes=allow_foreign)
@@ -826,14 +831,12 @@ class Sides:
 
         Args:
             document: the file.
-            goals: the formats, one or two.
+            goals: the formats: that of the only file of named tensors, or those of both.
         """
+        # Arrays that were numbers stay arrays in a format without numbers: it is the target if one of two is such.
+        without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
+        target = without_numbers[0] if without_numbers else goals[0].name
         is_named = document.spec.values == formats.NAMED
-        target = goals[-1].name  # for a file of Python or Lua values; there is one goal then
-        if is_named:
-            # Arrays that were numbers stay arrays in a format without such: it is the target if there is one.
-            without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
-            target = without_numbers[0] if without_numbers else target
         for form in self._python_forms(document, target):
             report = Report(source_format=document.format, target_format=target, notes=form.notes)
             tensors: dict[str, Tensor] = form.value
@@ -842,6 +845,7 @@ class Sides:
             for goal in goals:
                 tensors, metadata = self._as_in_format(tensors, metadata, goal, report)
             tensors = _as_stored_tensors(tensors, all(goal.links for goal in goals))
+            # Not the library that a `.safetensors` names, nor strings about the tensors, which are compared themselves.
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)

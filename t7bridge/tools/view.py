@@ -370,7 +370,8 @@ def _name_of(block: Block) -> str:
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
     """Return the containers whose content is shown, by id: level by level, as long as there is room for a whole level.
 
-    Branches open together with their container, so that skips are visible. Recognized cells stay closed, but the root.
+    Small branches open together with their container, so that skips are visible. Recognized cells stay closed, but the
+    root, which is opened even if there is no room.
 
     Args:
         root: the block that contains all.

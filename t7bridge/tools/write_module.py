@@ -217,16 +217,16 @@ def _folder_content(
     check_strict(report, request.strict)
     beside_model = beside(document.first, module)
     beside_model.note(report, "config.json")
-    beside_model.own = json_data  # which has notes of its own
+    beside_model.own = json_data  # after `note`: `_noted_data` has noted it
     config = beside_model.config(from_lua=True, index_base=request.index_base)
-    sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
     texts = {"model.py": model.text.encode()}
+    sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
     if sampling is not None:
         config["sampling"] = asdict(sampling)
+        texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
         command = f"python {os.path.join(folder, 'sample.py')}"
         message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
         report.note("info", message, code="beside")
-        texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
     if config:
         texts["config.json"] = config_text(config).encode()
     return _FolderContent(folder, report, model, texts)

@@ -8,9 +8,9 @@ import importlib
 import inspect
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from math import prod
+from types import FunctionType
 from typing import Any, get_type_hints
 
 import torch
@@ -23,7 +23,7 @@ from ..graph.storage import Storage, own_array
 from ..graph.tensor import Tensor, place_of
 from ..limits import DEFAULT_LIMITS, Budget, Limits
 from ..nn.layouts import check_size
-from ..nn.mapping import OURS, ModuleSpec, Plan, specs_in
+from ..nn.mapping import ModuleSpec, Plan, is_torch_or_ours, specs_in
 from ..nn.memory import use_copying_classes
 from ..nn.output_shapes import Example, Examples, inputs_text
 from ..nn.pieces import Lifted, constant_biases, recognized
@@ -64,17 +64,15 @@ def live_module(
     plan = build_plan(value, path, index_base, limits, original)
     check_size(original, limits, f"loading {path}")
     is_from_torch = ROOT_FIELD in value  # `save_module` wrote it, with the keys of its state dict
-    # With the plan and the tensors for single modules, which replace those of the recognized cells.
-    cells = recognized(plan, original) if lift and not is_from_torch else Lifted(plan, original)
+    cells = Lifted(plan, original)
+    if lift and not is_from_torch:
+        cells = recognized(plan, original)
     try:
-        use_copying_classes(cells.plan.root)  # before they are constructed
-        module = construct(cells.plan.root)
-        fill(module, cells.state, cells.plan, path, place)
-        for key in constant_biases(cells):
-            module.get_parameter(key).requires_grad_(False)
-        # A file of `save_module` has no recognized cells: at most one of the two is there.
-        record = recorded(value, cells.state) if is_from_torch else None
-        if keys is not None and cells.pieces:
+        module = _with_weights(cells, path, place)
+        record: Recorded | None = None
+        if is_from_torch:
+            record = recorded(value, cells.state)  # `None` if it does not fit the model: the keys are then the module's
+        elif keys is not None and cells.pieces:  # cells were recognized
             record = keys()
         if record is not None:
             tensors_of_no_layer = materialize(record.other)
@@ -86,6 +84,26 @@ def live_module(
             path=path,
             hint="A higher sys.setrecursionlimit may help; `t7bridge convert` converts the weights in any case.",
         ) from error
+
+
+def _with_weights(cells: Lifted, path: str, place: Callable[[str], str] | None) -> nn.Module:
+    """Return the module of a plan, with its weights.
+
+    Args:
+        cells: the plan and the state dict, with recognized cells as single modules; classes in the plan are replaced.
+        path: of the module, for messages.
+        place: see `live_module`.
+
+    Raises:
+        UnsupportedError: the device does not exist.
+        ModelError: the weights do not match the layers' own fields.
+    """
+    use_copying_classes(cells.plan.root)  # before they are constructed
+    module = construct(cells.plan.root)
+    fill(module, cells.state, cells.plan, path, place)
+    for key in constant_biases(cells):  # zeros, as Lua has one bias where cells of torch.nn add two
+        module.get_parameter(key).requires_grad_(False)
+    return module
 
 
 _ALLOCATING = frozenset((torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn))
@@ -120,7 +138,15 @@ class _WithoutMemory(TorchFunctionMode):
 
 
 def construct(root: ModuleSpec) -> nn.Module:
-    """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places."""
+    """Construct the modules of a plan, without memory for their weights. One spec becomes one module, at all places.
+
+    Args:
+        root: the plan; no module leads back to itself by those that it contains and refers to.
+
+    Raises:
+        UnsupportedError: a class refuses its arguments.
+        ModelError: a class does not exist, or is not one of modules.
+    """
     modules: dict[int, nn.Module] = {}  # by the ids of their specs
     # A stack instead of recursion, as plans may be nested deep. A spec stays on it until all that it needs is there.
     stack = [root]
@@ -152,18 +178,12 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     """
     # A class registered as such (`register_module`) cannot always be imported.
     target = class_of(spec.target) or _imported(spec)
-    if spec.graph is not None:
-        children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
-        graph: nn.Module = target(children, **spec.kwargs)
-        return graph
-    # Children with numbers are positional arguments, before the others.
-    numbered = [modules[id(child)] for key, child in spec.children.items() if key.isdigit()]
-    named = {key: modules[id(child)] for key, child in spec.children.items() if not key.isdigit()}
-    named.update((key, modules[id(other)]) for key, other in spec.refers.items())
+    positional, named = _module_arguments(spec, modules)
     # Classes may be those of others, which refuse arguments by any of these errors.
     try:
+        # On the meta device nothing has memory; `_WithoutMemory` leaves out the random values, too.
         with torch.device("meta"), _WithoutMemory():
-            module = target(*numbered, *spec.args, **named, **spec.kwargs)
+            module = target(*positional, *spec.args, **named, **spec.kwargs)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedError(
             f"a {spec.class_name} cannot be made a {spec.target}: {error}", path=spec.path
@@ -173,8 +193,29 @@ def _call(spec: ModuleSpec, modules: dict[int, nn.Module]) -> nn.Module:
     return module
 
 
+def _module_arguments(spec: ModuleSpec, modules: dict[int, nn.Module]) -> tuple[list[Any], dict[str, nn.Module]]:
+    """Return the modules that a constructor receives: by position, before the other arguments, and by keyword.
+
+    Args:
+        spec: the module to construct.
+        modules: those that it contains or refers to, and others, by the ids of their specs.
+    """
+    children = OrderedDict((key, modules[id(child)]) for key, child in spec.children.items())
+    referred = {key: modules[id(other)] for key, other in spec.refers.items()}
+    if spec.graph is not None:
+        # The nodes among the other arguments name the modules: it takes all of them as one mapping.
+        return [children], referred
+    numbered = [child for key, child in children.items() if key.isdigit()]
+    named = {key: child for key, child in children.items() if not key.isdigit()}
+    return numbered, {**named, **referred}
+
+
 def _imported(spec: ModuleSpec) -> Any:
-    """Import the class that an entry names. Names come from entries, never from files."""
+    """Import the class that an entry names. Names come from entries, never from files.
+
+    Raises:
+        ModelError: it does not exist, or its module cannot be imported.
+    """
     home, _, name = spec.target.rpartition(".")
     try:
         return getattr(importlib.import_module(home), name)
@@ -202,14 +243,14 @@ def fill(
         ModelError: the keys or shapes are not those of the module.
     """
     values = materialize(tensors, place)
-    has_foreign_class = any(not spec.target.startswith(("torch.nn.", OURS)) for spec in specs_in(plan.root))
+    has_foreign_class = any(not is_torch_or_ours(spec.target) for spec in specs_in(plan.root))
     try:
         if has_foreign_class:
             # It may have hooks, or a way of its own to load the tensors of the modules inside it.
             module.load_state_dict(values, strict=True, assign=True)
         else:
             _assign(module, values)
-    except RecursionError:
+    except RecursionError:  # a RuntimeError, too; `live_module` states it
         raise
     except RuntimeError as error:
         raise ModelError(f"the weights do not match the layers: {error}", path=path) from error
@@ -230,39 +271,56 @@ def _assign(root: nn.Module, values: dict[str, torch.Tensor]) -> None:
     Raises:
         RuntimeError: keys or shapes do not fit.
     """
-    by_owner: dict[str, dict[str, torch.Tensor]] = {}
-    for key, value in values.items():
-        owner = key[: key.rfind(".") + 1]
-        by_owner.setdefault(owner, {})[key] = value
+    by_prefix = _by_prefix(values)
+    # PyTorch's method adds to these.
     missing: list[str] = []
     unexpected: list[str] = []
-    errors: list[str] = []
-    # A module that has several places is filled at each of them, in the order of the state dict; the last one counts.
-    stack: list[tuple[str, nn.Module]] = [("", root)]
-    while stack:
-        prefix, module = stack.pop()
-        own_values = by_owner.pop(prefix, {})  # what is left at the end belongs to no module
-        options = {"assign_to_params_buffers": True}
-        strict = True
-        module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, errors)
-        children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
-        stack += reversed(children)
-    for keys_without_module in by_owner.values():
+    wrong_shapes: list[str] = []
+    options = {"assign_to_params_buffers": True}
+    strict = True
+    # A module that has several places is filled at each of them; the last one counts.
+    for prefix, module in _modules_by_prefix(root):
+        own_values = by_prefix.pop(prefix, {})
+        module._load_from_state_dict(own_values, prefix, options, strict, missing, unexpected, wrong_shapes)
+    for keys_without_module in by_prefix.values():
         unexpected += keys_without_module
-    # In PyTorch's order: missing keys, unexpected ones, and then the errors about shapes.
-    if unexpected:
-        errors.insert(0, f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
+    errors: list[str] = []  # in PyTorch's order
     if missing:
-        errors.insert(0, f"Missing key(s) in state_dict: {', '.join(missing)}")
+        errors.append(f"Missing key(s) in state_dict: {', '.join(missing)}")
+    if unexpected:
+        errors.append(f"Unexpected key(s) in state_dict: {', '.join(unexpected)}")
+    errors += wrong_shapes
     if errors:
         raise RuntimeError("; ".join(errors))
+
+
+def _by_prefix(values: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return tensors by key for each module, by the prefix of its keys: `1.0.` for `1.0.weight`, empty for `weight`."""
+    by_prefix: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in values.items():
+        prefix = key[: key.rfind(".") + 1]
+        by_prefix.setdefault(prefix, {})[key] = value
+    return by_prefix
+
+
+def _modules_by_prefix(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules in one at all their places, in the order of the state dict, with the prefixes of their keys.
+
+    Unlike `named_modules` this is not recursive, and so takes no longer for deep models.
+    """
+    stack = [("", root)]
+    while stack:
+        prefix, module = stack.pop()
+        yield prefix, module
+        children = [(f"{prefix}{name}.", child) for name, child in module._modules.items() if child is not None]
+        stack += reversed(children)
 
 
 def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None = None) -> dict[str, torch.Tensor]:
     """Convert tensors of the graph to tensors of torch, in memory of their own, with their sharing preserved.
 
     Args:
-        tensors: by name.
+        tensors: by name, of element types that Lua has.
         place: see `live_module`.
 
     Raises:
@@ -282,7 +340,8 @@ def materialize(tensors: dict[str, Tensor], place: Callable[[str], str] | None =
             converted[identity] = _moved(torch.from_numpy(tensor.array.copy()), storage, place)
             continue
         if id(storage) not in storages:
-            storages[id(storage)] = _moved(torch.from_numpy(own_array(storage)), storage, place)
+            array = own_array(storage)  # a copy, if it would be the file's memory
+            storages[id(storage)] = _moved(torch.from_numpy(array), storage, place)
         flat = storages[id(storage)]
         converted[identity] = flat.as_strided(tensor.size, tensor.stride, tensor.offset)
     return {name: converted[id(tensor)] for name, tensor in tensors.items()}
@@ -306,7 +365,7 @@ def _moved(tensor: torch.Tensor, storage: Storage | None, place: Callable[[str],
         return tensor.to(device)
     except (AssertionError, RuntimeError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"this PyTorch has no device {device}: {str(error).splitlines()[0][:200]}",
+            f"this PyTorch has no device {device}: {_brief(error)}",
             hint="Choose another device with map_location.",
         ) from error
 
@@ -319,7 +378,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         tensors: those of the file, by key: they say which share memory.
         plan: says which of them are parameters.
     """
-    first: dict[Any, nn.Parameter] = {}
+    parameters: dict[Any, nn.Parameter] = {}  # the first of each view
     for key, tensor in tensors.items():
         if key not in plan.parameters or tensor.storage is None:
             continue
@@ -328,7 +387,7 @@ def _tie(module: nn.Module, tensors: dict[str, Tensor], plan: Plan) -> None:
         parameter = owner._parameters.get(name)
         if parameter is None:  # a class of the user may hold it as a buffer
             continue
-        owner._parameters[name] = first.setdefault(place_of(tensor), parameter)
+        owner._parameters[name] = parameters.setdefault(place_of(tensor), parameter)
 
 
 def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor]) -> None:
@@ -337,9 +396,9 @@ def keep_keys(module: nn.Module, record: Recorded, other: dict[str, torch.Tensor
     Args:
         module: its parameters keep their own names.
         record: the module's tensors from which each recorded one is composed.
-        other: recorded tensors that no layer holds, which are kept separately.
+        other: recorded tensors that no layer holds; the state dict has them, and loading one replaces them here.
     """
-    hooked: Any = module
+    hooked: Any = module  # PyTorch declares the hooks with other arguments than it passes
     hooks = _Hooks(record, other, {key: tuple(value.shape) for key, value in module.state_dict().items()})
     hooked.register_forward_pre_hook(_with_dimensions)
     if record.scalars:  # there are outputs that had no dimensions in PyTorch
@@ -373,8 +432,6 @@ class _Hooks:
         self.record = record
         self.other = other
         self.shapes = shapes
-        self.keys_in_record = record.own_keys()
-        """The module's own keys of tensors that are parts of recorded ones."""
 
     def rename(self, owner: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
         """Replace the module's own keys in a state dict that it returns, by those recorded.
@@ -393,37 +450,91 @@ class _Hooks:
         joined = {key: _joined(record, key, own, self.other.get(key)) for key in record.pieces}
         state.update((prefix + key, value) for key, value in record.in_order(joined, self.other).items())
 
-    def restore(self, owner: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Replace the recorded keys in a state dict to be loaded by the module's own, if all are there.
+    def restore(
+        self,
+        owner: nn.Module,
+        state: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        """Replace the recorded keys in a state dict to be loaded by the module's own.
 
-        If not, it may have the module's own keys, or PyTorch names what is missing.
+        A state dict without recorded keys, or with all of the module's own keys but not all recorded ones, stays.
 
         Args:
             owner: the module.
             state: the state dict, which is changed.
             prefix: of its keys, if the module is inside another.
-            *rest: not used.
+            metadata: not used.
+            strict: not used.
+            missing: receives the recorded keys that the state dict lacks.
+            unexpected: not used.
+            errors: receives what PyTorch says of tensors that do not fit; it raises an error if there are any.
         """
-        record = self.record
-        if not all(prefix + key in state for key in record.keys):
+        keys = self.record.keys
+        recorded = {key: state[prefix + key] for key in keys if prefix + key in state}
+        has_all = len(recorded) == len(keys)
+        has_own_keys = all(prefix + key in state for key in self.shapes)
+        if not has_all and (has_own_keys or not recorded):
             return
-        # The recorded keys are removed, as PyTorch would name them as unexpected.
-        recorded = {key: state.pop(prefix + key) for key in record.keys}
-        self.other.update((key, recorded[key]) for key in self.other if key in recorded)
-        for key in record.pieces:
-            for piece in record.all_runs(key):
-                tensor = recorded[key].t() if piece.transposed else recorded[key]
-                part = tensor.reshape(-1)[piece.start : piece.start + piece.count]
-                shape = self.shapes[piece.key]
-                # PyTorch states the difference of a tensor of another size.
-                state[prefix + piece.key] = part.view(shape) if part.numel() == prod(shape) else tensor
-        # Tensors of the layers without a recorded key, such as the counters of batch normalization.
+        for key in recorded:  # PyTorch would name them as unexpected
+            del state[prefix + key]
+        missing += [prefix + key for key in keys if key not in recorded]
+        for first_key, tensor in self._fitting(recorded, prefix, errors).items():
+            if first_key in self.other:
+                self.other[first_key] = tensor
+            if first_key in self.record.pieces:
+                state.update(self._parts(first_key, tensor, prefix))
+        # PyTorch expects all tensors of the module's own state dict. Those without a recorded key, such as the counters
+        # of batch normalization, those that are missing, and those that do not fit, stay as they are.
         for key, value in [*owner.named_parameters(remove_duplicate=False), *owner.named_buffers()]:
-            if key in self.shapes and key not in self.keys_in_record:
+            if key in self.shapes:
                 state.setdefault(prefix + key, value.detach())
 
+    def _fitting(self, recorded: dict[str, Any], prefix: str, errors: list[str]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a state dict that have the recorded sizes, by their first keys; of tied ones the first.
+
+        Args:
+            recorded: the values under recorded keys, in the order of these.
+            prefix: of the keys in messages.
+            errors: receives what PyTorch says of the others.
+        """
+        sizes = {key: tuple(tensor.shape) for key, tensor in self.other.items()}
+        sizes.update(self.record.sizes)
+        tensors: dict[str, torch.Tensor] = {}
+        for key, tensor in recorded.items():
+            first_key = self.record.tied.get(key, key)
+            error = _load_error(prefix + key, tensor, sizes[first_key])
+            if error:
+                errors.append(error)
+            else:
+                tensors.setdefault(first_key, tensor)
+        return tensors
+
+    def _parts(self, key: str, tensor: torch.Tensor, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of the module that are parts of a recorded one, or all of it, by their keys with a prefix.
+
+        Args:
+            key: of the recorded tensor, its first one.
+            tensor: the recorded tensor, of the recorded size.
+            prefix: of the keys, if the module is inside another.
+        """
+        for run in self.record.all_runs(key):
+            flat = (tensor.t() if run.transposed else tensor).reshape(-1)
+            yield prefix + run.key, flat[run.start : run.start + run.count].view(self.shapes[run.key])
+
     def without_dimensions(self, owner: nn.Module, inputs: Any, output: Any) -> Any:
-        """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element."""
+        """Return outputs as in PyTorch: of those recorded as numbers, Lua has tensors of one element.
+
+        Args:
+            owner: not used.
+            inputs: not used.
+            output: a tensor or a list of outputs; a tuple becomes a list, which Lua's table is in Python.
+        """
         is_list = isinstance(output, (list, tuple))
         outputs = list(output) if is_list else [output]
         for number in self.record.scalars:  # from 1
@@ -435,13 +546,31 @@ class _Hooks:
         return outputs if is_list else outputs[0]
 
 
+def _load_error(key: str, tensor: Any, size: tuple[int, ...]) -> str:
+    """Return what PyTorch says of a value that cannot be loaded for a tensor; empty if it can.
+
+    Args:
+        key: of the tensor.
+        tensor: the value.
+        size: of the tensor; one without dimensions may have one of one element in older files, as PyTorch allows.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        return f'While copying the parameter named "{key}", expected torch.Tensor but received {type(tensor)}'
+    if tuple(tensor.shape) in (size, size or (1,)):
+        return ""
+    return (
+        f"size mismatch for {key}: copying a param with shape {tensor.shape} from checkpoint, "
+        f"the shape in current model is {torch.Size(size)}."
+    )
+
+
 def _joined(record: Recorded, key: str, own: dict[str, torch.Tensor], rest: torch.Tensor | None = None) -> torch.Tensor:
     """Return a recorded tensor composed of its pieces.
 
     Args:
-        record: the record.
-        key: of the tensor.
-        own: the tensors of the module, by its own keys.
+        record: the record, in which the pieces of a tensor are in order.
+        key: of the tensor, its first one.
+        own: the tensors of the module, all of them, by its own keys.
         rest: the recorded tensor itself, for the elements that no layer holds; `None` if layers hold all.
     """
     size = record.sizes[key]
@@ -508,9 +637,11 @@ def skeleton(factory: Factory) -> nn.Module:
 def factories_in(home: str) -> list[Factory]:
     """Return the factories that a package or a file offers, callable without further arguments.
 
-    These are the names of a registry (`list_models` and `create_model`, as timm has them), or the classes of modules,
-    the functions that are declared to return one or listed in `__all__`, and those that do nothing but make one, of a
-    package and of the packages in it that it has imported.
+    These are the names of a registry (`list_models` and `create_model`, as timm has them), or the classes and functions
+    that seem to make a module, see `_is_offered`, of a package and of the packages in it that it has imported.
+
+    Args:
+        home: a package, `torchvision.models`, or a file, `path/to/net.py`.
 
     Raises:
         ImportError: there is no such package.
@@ -519,17 +650,11 @@ def factories_in(home: str) -> list[Factory]:
     if hasattr(package, "list_models") and hasattr(package, "create_model"):
         return [Factory(home, "create_model", (name,)) for name in package.list_models()]
     factories: list[Factory] = []
+    seen: set[int] = set()  # factories, by id: a package may repeat the names of those in it
     prefix = f"{package.__name__}."
-    # The package and those in it, with their dotted names; it grows while it is read.
-    packages = [(home, package)]
-    seen = {id(package)}
-    for dotted_name, module in packages:
+    for dotted_name, module in _packages_in(home, package):
         for name, value in sorted(vars(module).items()):
             if name.startswith("_") or id(value) in seen:
-                continue
-            if inspect.ismodule(value) and value.__name__.startswith(prefix):
-                packages.append((f"{dotted_name}.{name}", value))
-                seen.add(id(value))
                 continue
             # What a package imports from elsewhere, it does not offer.
             defined_in = getattr(value, "__module__", "") or ""
@@ -539,22 +664,55 @@ def factories_in(home: str) -> list[Factory]:
     return factories
 
 
+def _packages_in(home: str, package: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a package, and the packages in it that it has imported, each once, with the names that `imported` takes.
+
+    Args:
+        home: the name of the package.
+        package: itself.
+    """
+    prefix = f"{package.__name__}."
+    seen = {id(package)}
+    packages = [(home, package)]
+    for dotted_name, module in packages:  # it grows while it is read
+        yield dotted_name, module
+        for name, value in sorted(vars(module).items()):
+            if name.startswith("_") or not inspect.ismodule(value) or id(value) in seen:
+                continue
+            if value.__name__.startswith(prefix):
+                seen.add(id(value))
+                packages.append((f"{dotted_name}.{name}", value))
+
+
 def _is_offered(value: Any, module: Any) -> bool:
-    """Return whether a value makes a module, and needs no arguments."""
+    """Return whether a value seems to make a module, and needs no arguments.
+
+    A wrong yes costs little: the caller calls it, and leaves out what fails or returns something else.
+
+    Args:
+        value: anything in the Python module.
+        module: the Python module, whose `__all__` counts.
+    """
     if _is_module_class(value) or (inspect.isfunction(value) and _makes_module(value, module)):
         return not any(map(_is_required, inspect.signature(value).parameters.values()))
     return False
 
 
-def _makes_module(function: Any, module: Any) -> bool:
-    """Return whether a function is declared to return a module, is in `__all__`, or uses only classes of modules."""
+def _makes_module(function: FunctionType, module: Any) -> bool:
+    """Return whether a function is declared to return a module, is in `__all__`, or uses only classes of modules.
+
+    Args:
+        function: one written in Python.
+        module: the Python module that has it. Packages of models list their factories in `__all__`.
+    """
     try:
         declared = get_type_hints(function).get("return")
     except Exception:  # an annotation may be any expression
         declared = None
     if _is_module_class(declared) or function.__name__ in getattr(module, "__all__", ()):
         return True
-    # The names that its code uses: `Net`, but also attributes, which are not found and count as something else.
+    # The globals that its code uses: `Net` of `return Net(10)`. Attributes are among the names, but are no globals, so
+    # that `nn.Sequential(…)` is no sign: such a function may do anything else, too.
     used = [function.__globals__.get(name) for name in function.__code__.co_names]
     return bool(used) and all(map(_is_module_class, used))
 
@@ -633,7 +791,7 @@ def output_shapes(
     Args:
         module: the nn module.
         path: its path in the file.
-        inputs: shape of its input, with the batch dimension; a list for a table.
+        inputs: its input, of which shapes and types count; shapes with the batch dimension.
         limits: resource limits.
 
     Returns:
@@ -649,21 +807,23 @@ def output_shapes(
     _record_shapes(live, shapes, limits)
     try:
         with torch.no_grad():
-            live.eval()(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
+            live(each_input(partial(_on_meta, default=model_dtype(live)), inputs))
     except T7BridgeError:  # of the limit
         raise
     except Exception as error:  # any exception of a layer for an unsuitable input
-        reason = type(error).__name__
-        if str(error):
-            first_line = str(error).splitlines()[0]
-            reason = first_line[:200].rstrip(".")
         raise ModelError(
             "the model cannot be run to find its shapes",
             path=path,
-            found=reason,
+            found=_brief(error).rstrip("."),
             hint=f"The input was {inputs_text(inputs)}; give another with --input-shape.",
         ) from error
     return shapes
+
+
+def _brief(error: Exception) -> str:
+    """Return the first line of an error, or its class if it has no text."""
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -> None:
@@ -695,7 +855,12 @@ def _record_shapes(live: nn.Module, shapes: dict[str, Shapes], limits: Limits) -
 
 
 def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
-    """Return the results of a function for each input, in lists as the inputs are."""
+    """Return the results of a function for each input, in nested lists as the inputs are.
+
+    Args:
+        function: of one input.
+        inputs: one input, or a list of inputs and lists.
+    """
     if isinstance(inputs, list):
         return [each_input(function, item) for item in inputs]
     return function(inputs)
@@ -703,6 +868,10 @@ def each_input(function: Callable[[Any], Any], inputs: Any) -> Any:
 
 def dtype_of(example: Example, default: torch.dtype) -> torch.dtype:
     """Return the element type of an example input.
+
+    Args:
+        example: the input.
+        default: the type of one that names none.
 
     Raises:
         ModelError: PyTorch has no type of this name.
@@ -725,13 +894,17 @@ def _on_meta(example: Example, default: torch.dtype) -> torch.Tensor:
 
 
 def example(module: nn.Module, inputs: Examples, indices: bool = False, first: int = 1) -> Any:
-    """Return seeded example inputs: normal numbers, or indices valid for every table of the model.
+    """Return seeded example inputs.
+
+    An input with a value is this value, one with bounds is random between them. Other inputs of floats are normal
+    numbers, and all others are indices: random rows that every embedding of the model has, the first row if it has no
+    embedding.
 
     Args:
         module: the model, for the type of floats and the sizes of embeddings.
-        inputs: their shapes and types; those with a value are used as they are.
-        indices: also use indices for inputs of floats: Lua's DoubleTensors often are indices.
-        first: the number of a table's first row: 1 as in Lua, or 0.
+        inputs: their shapes and types, and perhaps values or bounds.
+        indices: whether inputs of floats are indices, too: Lua's DoubleTensors often are.
+        first: the number of an embedding's first row: 1 as in Lua, or 0.
 
     Returns:
         A tensor, or a list of such results.
@@ -739,22 +912,38 @@ def example(module: nn.Module, inputs: Examples, indices: bool = False, first: i
     Raises:
         ModelError: a type has no such name.
     """
-    generator = torch.Generator().manual_seed(0)
-    floats = model_dtype(module)
     row_counts = [table.weight.shape[0] for table in module.modules() if isinstance(table, nn.Embedding)]
-    smallest_table = max(1, min(row_counts, default=1))
+    count = max(1, min(row_counts, default=1))
+    draw = partial(
+        _random_input,
+        generator=torch.Generator().manual_seed(0),
+        floats=model_dtype(module),
+        rows=(first, first + count - 1),
+        indices=indices,
+    )
+    return each_input(draw, inputs)
 
-    def values(example: Example) -> torch.Tensor:
-        """Return the given value, or random numbers of the shape: within the bounds, normal, or rows of the tables."""
-        dtype = dtype_of(example, floats)
-        if example.value is not None:
-            return example.value.torch().to(dtype).contiguous()
-        if example.bounds is not None:
-            lowest, highest = example.bounds
-            return torch.randint(lowest, highest + 1, example.shape, generator=generator).to(dtype)
-        if dtype.is_floating_point and not indices:
-            # Drawn as doubles, so that the numbers of all types of floats are the same.
-            return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)
-        return torch.randint(first, first + smallest_table, example.shape, generator=generator).to(dtype)
 
-    return each_input(values, inputs)
+def _random_input(
+    example: Example, generator: torch.Generator, floats: torch.dtype, rows: tuple[int, int], indices: bool
+) -> torch.Tensor:
+    """Return one input of `example`.
+
+    Args:
+        example: its shape and type, and perhaps its value or bounds.
+        generator: of the random numbers.
+        floats: the type of an input that states none.
+        rows: the first and last number of rows that every embedding has.
+        indices: whether an input of floats consists of such numbers, as one of integers does.
+
+    Raises:
+        ModelError: PyTorch has no type of its name.
+    """
+    dtype = dtype_of(example, floats)
+    if example.value is not None:
+        return example.value.torch().to(dtype).contiguous()
+    if dtype.is_floating_point and not indices and example.bounds is None:
+        # Drawn as doubles, so that the numbers of all types of floats are the same.
+        return torch.randn(example.shape, generator=generator, dtype=torch.float64).to(dtype)
+    lowest, highest = rows if example.bounds is None else example.bounds
+    return torch.randint(lowest, highest + 1, example.shape, generator=generator).to(dtype)

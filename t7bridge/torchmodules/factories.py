@@ -88,7 +88,11 @@ def is_factory(value: Any) -> bool:
 
 
 def imported(home: str) -> Any:
-    """Import a package, or a file whose name ends in `.py`. The current folder is searched first."""
+    """Import a package, or run a file whose name ends in `.py`. The current folder is searched first.
+
+    Raises:
+        Exception: any error of the package's or the file's own code, too.
+    """
     current_folder = os.getcwd()
     sys.path.insert(0, current_folder)
     try:
@@ -103,7 +107,10 @@ def imported(home: str) -> Any:
 
 
 def _imported_file(path: str) -> Any:
-    """Import a file as a module with the file's name, as if it were in `sys.path`."""
+    """Run a file as a module with the file's name, as if it were in `sys.path`; return the module.
+
+    It is run at each call, and replaces the module of this name in `sys.modules`.
+    """
     add_input(path)
     name, _ = os.path.splitext(os.path.basename(path))
     spec = importlib.util.spec_from_file_location(name, path)

@@ -14,7 +14,7 @@ from model import load
 from torch import Tensor
 
 Step = Callable[[int], Tensor]
-"""Takes the number of a token, and returns the scores of all tokens to follow it."""
+"""Takes the number of a token, from 0, and returns the scores of all tokens to follow it, one dimension."""
 
 
 def step_by_step(model: Any, index_base: int, states: list[list[int]]) -> Step:
@@ -56,7 +56,12 @@ def over_sequences(model: Any, index_base: int) -> Step:
 
 
 def split(text: str, tokens: list[str]) -> list[str]:
-    """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token."""
+    """Split a text into tokens: words if tokens are words, else characters, or the bytes of those that are no token.
+
+    Args:
+        text: the text; what is no token is left out.
+        tokens: all tokens.
+    """
     vocabulary = set(tokens)
     if any(len(token) > 1 for token in tokens):
         return [word for word in text.split() if word in vocabulary]
@@ -76,9 +81,9 @@ def generate(step: Step, tokens: list[str], start: list[str], length: int, tempe
     """Return tokens that follow a text.
 
     Args:
-        step: passes one token to the model.
+        step: passes one token to the model, which remembers those before.
         tokens: all tokens, by number.
-        start: the text; if it is empty, the first token is random.
+        start: the text, of known tokens; if it is empty, the first token is random.
         length: number of tokens to return.
         temperature: 0 takes the most likely token each time; the higher, the more random.
     """

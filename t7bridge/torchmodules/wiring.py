@@ -19,12 +19,13 @@ from .layers.containers import DepthConcat
 from .layers.table import JoinTable
 
 Segment = frozenset[str]
-"""The layers whose outputs a part of a value is computed from; `INPUT` for inputs of the model."""
+"""The paths of the layers from whose outputs a part of a value is computed; `INPUT` for inputs of the model."""
 
 INPUT = "input of the model"
 
 _SegmentsOfNodes = dict[fx.Node, tuple[Segment, ...]]
-"""The segments of the value of each node: several of a concatenation, none of a value that depends on no element."""
+"""The segments of the value of each node: one for each part of a concatenation, usually one, and none of a value that
+depends on no element of a tensor."""
 _OWN = DepthConcat.__module__.rpartition(".")[0] + "."
 """The package of this package's layers."""
 _CONCATENATIONS = frozenset((torch.cat, torch.concat, torch.concatenate))
@@ -129,7 +130,7 @@ def _wiring(graph: fx.Graph, module: nn.Module) -> Wiring:
         elif node.op == "call_function" and node.target in _CONCATENATIONS:
             tensors = node.args[0] if node.args else node.kwargs["tensors"]
             segments[node] = tuple(_segments(tensors, segments))
-        elif _is_size(node):
+        elif _is_independent_of_elements(node):
             segments[node] = ()
         else:  # an operation, a layer without tensors, or a buffer, which takes nothing
             segments[node] = _merged(node.all_input_nodes, segments)
@@ -141,13 +142,13 @@ def _only_from(layer: str) -> tuple[Segment, ...]:
     return (frozenset((layer,)),)
 
 
-def _is_size(node: fx.Node) -> bool:
-    """Return whether a node is the size of a tensor, which depends on no element."""
+def _is_independent_of_elements(node: fx.Node) -> bool:
+    """Return whether a node is the size, type or device of a tensor."""
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
     if node.target is not getattr:
         return False
-    _, name = node.args
+    _, name = node.args  # a default is not among them: any attribute of a symbol exists
     return name in ("shape", "ndim", "device", "dtype")
 
 
@@ -159,8 +160,8 @@ def _has_tensors(layer: nn.Module) -> bool:
 def _merged(nodes: Iterable[fx.Node], segments: _SegmentsOfNodes) -> tuple[Segment, ...]:
     """Return the segments of what an operation computes from values.
 
-    If all have the same segments, it keeps them; else there is one, of all layers together. Values that depend on no
-    element, such as sizes, do not count.
+    If all have the same segments, it keeps them; else there is one, of all layers together. Values without segments,
+    such as sizes, do not count; of these alone there are none.
 
     Args:
         nodes: those of the values.
@@ -170,13 +171,18 @@ def _merged(nodes: Iterable[fx.Node], segments: _SegmentsOfNodes) -> tuple[Segme
     if len(distinct) == 1:
         return distinct.pop()
     layers: set[str] = set()
-    for segments_of_input in distinct:
-        layers.update(*segments_of_input)
+    for segments_of_value in distinct:
+        layers.update(*segments_of_value)
     return (frozenset(layers),) if layers else ()
 
 
 def _segments(value: Any, segments: _SegmentsOfNodes) -> Iterator[Segment]:
-    """Yield the segments of a tensor, or of all tensors in a list; those of a dict, which has no order, are one."""
+    """Yield the segments of a tensor, or of all tensors in a list; those of a dict, which has no order, are one.
+
+    Args:
+        value: a node, nested lists or dicts of nodes, or a constant, which has no segments.
+        segments: of each node.
+    """
     if isinstance(value, fx.Node):
         yield from segments[value]
     elif isinstance(value, (list, tuple)):

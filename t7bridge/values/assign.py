@@ -112,8 +112,17 @@ def _assign_storage(group: list[Assignment]) -> list[tuple[str, str]]:
     arrays = [_converted(item) for item in group]
     for item, array in zip(group, arrays):
         item.target.array[...] = array
-    # What a later tensor of the group wrote over is not what the earlier one was to get.
-    clashes = []
+    return _overwritten(group, arrays)
+
+
+def _overwritten(group: list[Assignment], arrays: list[np.ndarray]) -> list[tuple[str, str]]:
+    """Return the clashes of tensors of one storage: those that a later one wrote over with other elements.
+
+    Args:
+        group: the tensors, which were all written.
+        arrays: what each was to get.
+    """
+    clashes: list[tuple[str, str]] = []
     for item, array in zip(group, arrays):
         current = item.target.array
         if not _are_equal(current, array):

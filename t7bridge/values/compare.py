@@ -670,14 +670,26 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     if not deviations.count:
         return None
     index = () if a.is_scalar else tuple(map(int, np.unravel_index(deviations.flat_index, shape)))
+    total = prod(shape)
+    message = _deviation_text(deviations, total, index)
+    return TensorDifference(path, message, total, deviations.count, deviations.largest, index)
+
+
+def _deviation_text(deviations: _Deviations, total: int, index: tuple[int, ...]) -> str:
+    """Return a sentence about the elements of two tensors that differ.
+
+    Args:
+        deviations: these elements.
+        total: the number of all elements.
+        index: the place of the largest deviation; empty in a scalar.
+    """
     how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
     where = f" at {list(index)}" if index else ""
-    what = f"{deviations.count} of {prod(shape)} elements differ, {how}{where}"
-    if prod(shape) == 1:
+    what = f"{deviations.count} of {total} elements differ, {how}{where}"
+    if total == 1:
         what = f"its element differs, {how}{where}"
     first, second = deviations.elements
-    message = f"{what}: {_shown(first)} against {_shown(second)}"
-    return TensorDifference(path, message, prod(shape), deviations.count, deviations.largest, index)
+    return f"{what}: {_shown(first)} against {_shown(second)}"
 
 
 @define

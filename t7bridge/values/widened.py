@@ -384,7 +384,8 @@ HINTS = frozenset({ELEMENTS_KEY, NUMBERS_KEY})
 _NUMBERS = {bool: ("bool", "?"), int: ("int64", "q"), float: ("float64", "d")}
 """Element type and code of `struct` for each type of number."""
 _LISTS = {"number": None, "list": list, "tuple": tuple, "mixed list": list, "mixed tuple": tuple}
-"""The type of each kind of what became a tensor; a mixed one had an int wherever an element is integral."""
+"""The type of each kind of what became a tensor, `None` for a single number. A mixed list had ints and floats, and an
+int exactly where an element of the tensor is integral."""
 _MOST_NUMBERS = 1_000_000
 """Length of a list from which on it is no tensor: read back, it takes far more memory than the file."""
 
@@ -420,8 +421,10 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     element = ELEMENT_TYPES[name]
     storage = Storage(element, len(items), Span(ByteSource.from_bytes(data), 0, element.itemsize))
     if is_list:
-        return Tensor(element, storage, (len(items),), (1,)), kind
-    return Tensor(element, storage, (), (), is_scalar=True), kind
+        tensor = Tensor(element, storage, (len(items),), (1,))
+    else:
+        tensor = Tensor(element, storage, (), (), is_scalar=True)
+    return tensor, kind
 
 
 def _is_integral(number: float) -> bool:
@@ -429,18 +432,19 @@ def _is_integral(number: float) -> bool:
     return abs(number) <= 1 << 53 and number == int(number) and str(number) != "-0.0"
 
 
-def _numbers_of(item: Any, kind: Any) -> Any:
+def _numbers_of(item: Any, kind: str | None) -> Any:
     """Return the number or list that became a tensor; the tensor where it cannot be of that kind.
 
     Args:
         item: a tensor, or any other value, which is returned as it is.
-        kind: as the file records it, which may be anything.
+        kind: as `tensor_of_numbers` returns it; from a foreign file any word, or `None`.
     """
     if not isinstance(item, Tensor) or kind not in _LISTS or item.numel > _MOST_NUMBERS:
         return item
     list_type = _LISTS[kind]
     if list_type is None:
         return item.item() if item.is_scalar else item
+    # Lists of other numbers, or of lists, are not written as one tensor.
     if len(item.size) != 1 or item.element.name not in {name for name, _ in _NUMBERS.values()}:
         return item
     numbers = item.tolist()

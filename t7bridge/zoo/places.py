@@ -634,13 +634,7 @@ class RemoteFolder(Folder):
         """The size of each file that there was at the beginning of the run, by its name in the folder."""
         self._inside: dict[str, list[str]] = {}
         """The names of the files of each folder in it."""
-        with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
-            self._system.invalidate_cache()  # fsspec's, of an earlier run in this process
-            start = len(self._path.rstrip("/"))
-            for path, info in self._system.find(self._path, detail=True).items():
-                name = path[start:].lstrip("/")
-                self._sizes[name] = info.get("size") or 0
-                self._inside.setdefault(name.rpartition("/")[0], []).append(name)
+        self._list()
         self.has_journal = NAME in self._sizes
         self.was_empty = not set(self._sizes) - {NAME}
         self._scratch = _scratch()
@@ -650,6 +644,16 @@ class RemoteFolder(Folder):
                 self._system.get_file(f"{self._path}/{NAME}", self.journal_path)
         self._due = 0.0
         """When the journal is to be uploaded again, on the clock of `time.monotonic`."""
+
+    def _list(self) -> None:
+        """Fill `_sizes` and `_inside`; a folder that is missing has no files."""
+        with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
+            self._system.invalidate_cache()  # fsspec's, of an earlier run in this process
+            start = len(self._path.rstrip("/"))
+            for path, info in self._system.find(self._path, detail=True).items():
+                name = path[start:].lstrip("/")
+                self._sizes[name] = info.get("size") or 0
+                self._inside.setdefault(name.rpartition("/")[0], []).append(name)
 
     def files(self, output: str) -> dict[str, int]:
         """Return the size of each file of an output that existed when the run began, by its URL; empty if none did."""

@@ -127,15 +127,21 @@ def find_inputs(
         suffix = os.path.splitext(record.name)[1]
         # If it turns out not to be a model, the conversion has failed; any other such file is only counted.
         record.claimed = is_explicit or suffix.lower() in CLAIMS
-        if not is_explicit:
-            # The listing of a folder leaves hidden files out; that of a store or an archive does not.
-            if any(part.startswith(".") for part in record.name.split("/")):
-                left_out["hidden"] += 1
-                continue
-            if include and not any(_matches(record.name, pattern) for pattern in include):
-                left_out["not_included"] += 1
-                continue
-        yield record
+        reason = "" if is_explicit else _reason_to_leave_out(record.name, include)
+        if reason:
+            left_out[reason] += 1
+        else:
+            yield record
+
+
+def _reason_to_leave_out(name: str, include: Sequence[str]) -> str:
+    """Return the key of `LEFT_OUT` for which a file of a folder, store or archive is no input; empty if it is one."""
+    # The listing of a folder leaves hidden files out; that of a store or an archive does not.
+    if any(part.startswith(".") for part in name.split("/")):
+        return "hidden"
+    if include and not any(_matches(name, pattern) for pattern in include):
+        return "not_included"
+    return ""
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -260,10 +260,22 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
     report.proofs = dict(sorted(journal.proofs().items()))
     report.left_out = {key: left_out[key] for key in LEFT_OUT if left_out.get(key)}
     report.twins, report.twin_files = journal.find_twins(_SHOWN)
-    failures, warnings = Groups(), Groups()
+    _add_noteworthy(report, journal.noteworthy())
+    return report
+
+
+def _add_noteworthy(report: ZooReport, rows: Iterable[Record]) -> None:
+    """Set the failures, warnings, losses and layers of a report.
+
+    Args:
+        report: the report.
+        rows: the files that have any of these.
+    """
+    failures = Groups()
+    warnings = Groups()
     losses: Counter[str] = Counter()
     layers: dict[str, Layer] = {}
-    for row in journal.noteworthy():
+    for row in rows:
         if row.status == FAILED:
             failures.add(row.message, row.name, row.kind)
         if row.status == DONE:
@@ -277,7 +289,6 @@ def summarize(output: str, journal: Journal, options: dict[str, Any], left_out: 
     report.warnings = list(warnings)
     report.losses = dict(sorted(losses.items()))
     report.layers = sorted(layers.values(), key=lambda layer: (-layer.files, layer.class_name))
-    return report
 
 
 def _losses(row: Record) -> list[str]:

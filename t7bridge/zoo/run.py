@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -153,9 +154,6 @@ def _plan(
 def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Settings, journal: Journal) -> ZooReport:
     """Plan, convert, and write the reports.
 
-    `worker_stack` is closed as soon as the files are converted: it ends the workers, and then removes what killed ones
-    left behind. `at_end` stores the journal at the very end, also if the run is interrupted.
-
     Args:
         request: that of the run.
         places: paths, patterns and URLs of the inputs.
@@ -163,21 +161,10 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         settings: of each conversion.
         journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
-    with ExitStack() as at_end, ExitStack() as worker_stack:
-
-        def start(inputs: Iterable[str]) -> Engine:
-            """Start the workers, which end when `worker_stack` is closed."""
-            engine = open_engine(
-                request.engine,
-                settings,
-                (folder.place, *inputs),
-                workers=request.workers,
-                timeout=request.timeout,
-                scheduler=request.scheduler,
-            )
-            worker_stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
-            return worker_stack.enter_context(closing(engine))
-
+    # `at_end` stores the journal at the very end, also if the run is interrupted. `workers` is closed as soon as all
+    # files are converted.
+    with ExitStack() as at_end, ExitStack() as workers:
+        start = partial(_start_workers, workers, request, folder, settings)
         restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
         if restart or journal.is_empty():
@@ -196,13 +183,37 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
                 run.convert_all(engine or start(places))
-            worker_stack.close()  # before the report: the workers end, and their leftovers are removed
+            workers.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         report.version = __version__
         report.seconds = progress.seconds
         report.now = dict(progress.counts)
         write_reports(report, folder)
     return report
+
+
+def _start_workers(
+    workers: ExitStack, request: Zoo, folder: Folder, settings: Settings, inputs: Iterable[str]
+) -> Engine:
+    """Start the workers.
+
+    Args:
+        workers: ends them when it is closed, and then removes what killed ones left behind.
+        request: that of the run.
+        folder: the output folder.
+        settings: of each conversion.
+        inputs: paths, patterns and URLs of the inputs.
+    """
+    engine = open_engine(
+        request.engine,
+        settings,
+        (folder.place, *inputs),
+        workers=request.workers,
+        timeout=request.timeout,
+        scheduler=request.scheduler,
+    )
+    workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
+    return workers.enter_context(closing(engine))
 
 
 def _settings(request: Zoo) -> Settings:
@@ -230,7 +241,7 @@ def _settings(request: Zoo) -> Settings:
         options=options,
         limits=request.limits,
         memory=byte_count(request.memory) if request.memory else None,
-        flush=request.engine != "local",
+        flush=request.engine != "local",  # on other machines
     )
 
 

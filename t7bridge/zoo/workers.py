@@ -272,7 +272,8 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     """Compare an output with its input.
 
     Args:
-        settings: of the conversion, by which the output may differ from the input.
+        settings: of the conversion, by which the output may differ from the input; its `options` are those that differ
+            from their defaults.
         source: path of the input.
         target: path of the output.
 
@@ -286,7 +287,8 @@ def _verify(settings: Settings, source: str, target: str) -> None:
 
         texts = differences(source, target, settings.limits, **settings.options)
     elif not _EDITS.isdisjoint(settings.options) and not _are_lua(source, target, settings.limits):
-        # Names and types of tensors were changed: those of the input are changed alike before they are compared.
+        # Names and types of tensors were changed: those of the input are changed alike before they are compared. A copy
+        # of a `.t7` as a `.t7` has none of these changes: it is compared below.
         from ..conversion.targets import edited_differences
 
         texts = edited_differences(source, target, settings.limits, **settings.options)

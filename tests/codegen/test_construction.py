@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -75,98 +76,135 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "sequence.StatefulRNN": ((4, 3), {"nonlinearity": "relu"}),
 }
 HOSTILE = (None, -1, 0, 7, 2.5, "x")
+"""What replaces any argument."""
 TUPLES = ((), (2, 3), (-1,), ("a", "b"), (1, 2, 3, 4))
+"""What also replaces a tuple."""
 
 
 def _classes() -> set[str]:
     """Return every layer of the package by its dotted name, without those that are only bases of others."""
-    found = [
-        each
-        for home in layer_files()
-        for name, each in vars(importlib.import_module(home)).items()
-        if isinstance(each, type) and issubclass(each, torch.nn.Module)
-        if each.__module__ == home and not name.startswith("_")
-    ]
-    bases = {base for each in found for base in each.__mro__[1:]}
-    return {f"{each.__module__}.{each.__name__}" for each in found if each not in bases}
+    layers: list[type] = []
+    for home in layer_files():
+        for name, value in vars(importlib.import_module(home)).items():
+            is_layer = isinstance(value, type) and issubclass(value, torch.nn.Module)
+            if is_layer and value.__module__ == home and not name.startswith("_"):
+                layers.append(value)
+    bases = {base for layer in layers for base in layer.__mro__[1:]}
+    return {f"{layer.__module__}.{layer.__name__}" for layer in layers if layer not in bases}
 
 
 def _specs() -> dict[str, dict[str, ModuleSpec]]:
-    """Return all modules of the test files, and those above, by class and arguments."""
-    found: dict[str, dict[str, ModuleSpec]] = {}
-
-    def add(spec: ModuleSpec) -> None:
+    """Return modules of the test files, and those above, by class: one for each choice of arguments and children."""
+    specs: dict[str, dict[str, ModuleSpec]] = {}
+    for spec in (*_specs_of_files(), *_further_specs()):
         key = repr((spec.args, spec.kwargs, [*spec.children], [*spec.refers]))
-        found.setdefault(spec.target, {}).setdefault(key, spec)
+        specs.setdefault(spec.target, {}).setdefault(key, spec)
+    return specs
 
+
+def _specs_of_files() -> Iterator[ModuleSpec]:
+    """Yield the modules of this package's classes in all test files of less than 4 MB, without graphs."""
     for path in corpus("*.t7", "nn/*.t7", "models/*.t7", "rnn/*.t7"):
-        if path.stat().st_size < 4 << 20 and not path.name.endswith((".io.t7", ".grad.t7")):
-            for _, module in find_modules(read(path)):
-                try:
-                    specs = list(specs_in(build_plan(module).root))
-                except T7BridgeError:
-                    continue
-                for spec in specs:
-                    if spec.target.startswith(OURS) and spec.graph is None:
-                        add(spec)
-    for name, (args, named) in FURTHER.items():
-        children = {key: value for key, value in named.items() if value is IDENTITY}
-        every = [f"{home}.{name.partition('.')[2]}" for home in layer_files()]
-        target = next(each for each in every if short_name(each) == name)
-        add(ModuleSpec(target, args, {k: v for k, v in named.items() if k not in children}, children))
-    return found
+        if path.stat().st_size >= 4 << 20 or path.name.endswith((".io.t7", ".grad.t7")):
+            continue
+        for _, module in find_modules(read(path)):
+            with suppress(T7BridgeError):  # it has no plan
+                specs = list(specs_in(build_plan(module).root))
+                yield from (spec for spec in specs if spec.target.startswith(OURS) and spec.graph is None)
+
+
+def _further_specs() -> Iterator[ModuleSpec]:
+    """Yield the modules of `FURTHER`; among the keywords, identities are children."""
+    for name, (args, keywords) in FURTHER.items():
+        children = {key: value for key, value in keywords.items() if value is IDENTITY}
+        kwargs = {key: value for key, value in keywords.items() if value is not IDENTITY}
+        _, _, class_name = name.partition(".")
+        candidates = [f"{home}.{class_name}" for home in layer_files()]
+        target = next(candidate for candidate in candidates if short_name(candidate) == name)
+        yield ModuleSpec(target, args, kwargs, children)
+
+
+def _separated(modules: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the children with numbers as names, which a constructor takes by position, and the others by name."""
+    numbered = [module for name, module in modules.items() if name.isdigit()]
+    named = {name: module for name, module in modules.items() if not name.isdigit()}
+    return numbered, named
 
 
 def _declared(
     spec: ModuleSpec, inside: dict[str, ModuleArgument]
 ) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
-    """Return the tensors and children that are declared for a module."""
-    numbered = [each for name, each in inside.items() if name.isdigit()]
-    named = {name: each for name, each in inside.items() if not name.isdigit()}
+    """Return the shapes of tensors, and the children, that are declared for a module, or why it is refused.
+
+    Args:
+        spec: the module.
+        inside: its children and what it refers to, by name.
+    """
+    numbered, named = _separated(inside)
     try:
         tensors, modules = constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
     except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
         # PyTorch constructs a convolution whose kernel has too few or too many dimensions, and fails later.
         return "refused kernel" if "a kernel of" in str(error) else "refused"
-    return tensors, {name: each.spec for name, each in modules.items() if name not in spec.refers}
+    return tensors, {name: module.spec for name, module in modules.items() if name not in spec.refers}
 
 
 def _real(spec: ModuleSpec, modules: dict[str, torch.nn.Module]) -> tuple[dict[str, Any], dict[str, ModuleSpec]] | str:
-    """Return the tensors and children of a module that PyTorch constructs without memory."""
-    numbered = [each for name, each in modules.items() if name.isdigit()]
-    named = {name: each for name, each in modules.items() if not name.isdigit()}
-    home, _, name = spec.target.rpartition(".")
+    """Return the shapes of its own tensors, and the children, of a module that PyTorch constructs, or "refused".
+
+    Args:
+        spec: the module.
+        modules: its children and what it refers to, constructed, by name.
+    """
+    numbered, named = _separated(modules)
+    home, _, class_name = spec.target.rpartition(".")
+    layer = getattr(importlib.import_module(home), class_name)
     try:
-        with torch.device("meta"):
-            made = getattr(importlib.import_module(home), name)(*numbered, *spec.args, **named, **spec.kwargs)
+        with torch.device("meta"):  # without memory
+            constructed = layer(*numbered, *spec.args, **named, **spec.kwargs)
     except RAISED:
         return "refused"
-    owners = {id(modules[name]): each for name, each in {**spec.children, **spec.refers}.items()}
-    children = {name: owners[id(each)] for name, each in made._modules.items() if id(each) in owners}
-    inside = [f"{name}." for name in children]
-    tensors = {name: tuple(each.shape) for name, each in made.state_dict().items()}
-    return {name: each for name, each in tensors.items() if not name.startswith(tuple(inside))}, children
+    spec_of = {id(modules[name]): inner for name, inner in {**spec.children, **spec.refers}.items()}
+    children = {name: spec_of[id(module)] for name, module in constructed._modules.items() if id(module) in spec_of}
+    prefixes = tuple(f"{name}." for name in children)
+    tensors = {
+        name: tuple(tensor.shape) for name, tensor in constructed.state_dict().items() if not name.startswith(prefixes)
+    }
+    return tensors, children
 
 
 def _variants(spec: ModuleSpec) -> Iterator[ModuleSpec]:
-    """Yield a module, and the same with other arguments, one too few and one too many."""
+    """Yield a module, and the same with each argument replaced, one too few, too many, and an unknown one."""
 
     def other(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModuleSpec:
         return ModuleSpec(spec.target, args, kwargs, spec.children, spec.refers)
 
-    args, kwargs = tuple(spec.args), dict(spec.kwargs)
+    def replacements(value: Any) -> tuple[Any, ...]:
+        return (*HOSTILE, *TUPLES) if isinstance(value, tuple) else HOSTILE
+
+    args = tuple(spec.args)
+    kwargs = dict(spec.kwargs)
     yield spec
-    for at, old in enumerate(args):
-        for value in HOSTILE + TUPLES * isinstance(old, tuple):
-            yield other((*args[:at], value, *args[at + 1 :]), kwargs)
-    for name, old in kwargs.items():
-        for value in HOSTILE + TUPLES * isinstance(old, tuple):
-            yield other(args, {**kwargs, name: value})
+    for index, value in enumerate(args):
+        for replacement in replacements(value):
+            yield other((*args[:index], replacement, *args[index + 1 :]), kwargs)
+    for name, value in kwargs.items():
+        for replacement in replacements(value):
+            yield other(args, {**kwargs, name: replacement})
     yield other(args[:-1], kwargs)
     yield other((*args, *[7] * 9), kwargs)
     yield other(args, {**kwargs, "unknown": 1})
     for name in kwargs:
         yield other(args, {key: value for key, value in kwargs.items() if key != name})
+
+
+def _as_arguments(spec: ModuleSpec, modules: dict[str, torch.nn.Module]) -> dict[str, ModuleArgument]:
+    """Return the modules in a module as arguments of a constructor that is only checked: with shapes of tensors."""
+    arguments = {}
+    for name, inner in {**spec.children, **spec.refers}.items():
+        shapes = {key: tuple(tensor.shape) for key, tensor in modules[name].state_dict().items()}
+        arguments[name] = ModuleArgument(inner, shapes)
+    return arguments
 
 
 @pytest.mark.slow
@@ -178,18 +216,12 @@ def test_declared_tensors_children_and_refusals_are_those_of_the_constructors():
     assert _classes() - graphs <= set(specs), sorted(_classes() - graphs - set(specs))
     counts = {"refused": 0, "constructed": 0, "tensors": 0}
     differing = []
-    for target, found in sorted(specs.items()):
-        for spec in [*found.values()][:2]:
-            below = {**spec.children, **spec.refers}
+    for target, specs_of_class in sorted(specs.items()):
+        for spec in [*specs_of_class.values()][:2]:
             for variant in _variants(spec):
-                modules = {name: construct(each) for name, each in below.items()}
-                inside = {
-                    name: ModuleArgument(
-                        below[name], {key: tuple(each.shape) for key, each in module.state_dict().items()}
-                    )
-                    for name, module in modules.items()
-                }
-                declared, real = _declared(variant, inside), _real(variant, modules)
+                modules = {name: construct(inner) for name, inner in {**spec.children, **spec.refers}.items()}
+                declared = _declared(variant, _as_arguments(spec, modules))
+                real = _real(variant, modules)
                 if declared not in (real, "refused kernel"):
                     differing.append((target, variant.args, dict(variant.kwargs), declared, real))
                 counts["refused" if real == "refused" else "constructed"] += 1

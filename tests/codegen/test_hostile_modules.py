@@ -42,6 +42,18 @@ def linear(inputs: int, outputs: int) -> TorchObject:
     return obj("nn.Linear", weight=tensor((outputs, inputs)), bias=tensor((outputs,)))
 
 
+def node(*takes: Table, **fields: object) -> Table:
+    """The data of a node of a graph: the data of the nodes that it takes, a module, the index that it selects."""
+    return Table.of({**fields, "mapindex": Table.from_list([*takes])} if takes else fields)
+
+
+def graph_of(*data: Table) -> TorchObject:
+    """An nn.gModule of nodes in the order of their computation, the first the input, the last the output."""
+    nodes = [obj("nngraph.Node", data=data_of_node) for data_of_node in data]
+    modules = [data_of_node["module"] for data_of_node in data if "module" in data_of_node]
+    return container("nn.gModule", *modules, innode=nodes[0], outnode=nodes[-1], forwardnodes=Table.from_list(nodes))
+
+
 def test_no_class_is_left_of_modules_that_became_steps(tmp_path):
     """A Concat in a Sequential is steps of the class that an operator after it makes of the Sequential."""
     concat = container("nn.Concat", linear(4, 3), linear(4, 3), dimension=2.0)
@@ -93,64 +105,63 @@ def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
                 made, model = run_source(module, folder)
             index = module.get("index")
             if index is not None:
-                found = [node.value for node in ast.walk(ast.parse(made.text)) if isinstance(node, ast.Constant)]
-                assert index.decode() in found
-                with pytest.raises((KeyError, TypeError, IndexError)):
+                constants = [node.value for node in ast.walk(ast.parse(made.text)) if isinstance(node, ast.Constant)]
+                assert index.decode() in constants
+                with pytest.raises((KeyError, TypeError, IndexError)):  # no list has such an element
                     model([torch.ones(2)])
             assert len(made.text) < 10_000
 
 
-def test_a_graph_that_takes_a_missing_element_is_refused():
-    """The sixth element of a list of two is an error of the file, whatever asks for it."""
-    inside = container("nn.ConcatTable", obj("nn.Tanh"), obj("nn.Sigmoid"))
-    begin = Table.of({"annotations": Table.of({})})
-    branches = Table.of({"module": inside, "mapindex": Table.from_list([begin])})
-    selected = Table.of({"selectindex": 6.0, "mapindex": Table.from_list([branches])})
-    last = Table.of({"module": obj("nn.Tanh"), "mapindex": Table.from_list([selected])})
-    end = Table.of({"mapindex": Table.from_list([last])})
-    nodes = [obj("nngraph.Node", data=data) for data in (begin, branches, selected, last, end)]
-    graph = container(
-        "nn.gModule",
-        inside,
-        last["module"],
-        innode=nodes[0],
-        outnode=nodes[-1],
-        forwardnodes=Table.from_list(nodes),
-    )
-    with pytest.raises(ModelError, match="expected one of 2; found element 6"):
-        generate(graph, "root")
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (6.0, "expected one of 2; found element 6"),
+        (0.0, "selects something other than an element"),
+        (-1.0, "selects something other than an element"),
+    ],
+)
+def test_a_graph_that_takes_a_missing_element_is_refused(index, message):
+    """The sixth element of a list of two is an error of the file, whatever asks for it; so are those before the first.
+
+    Python would take an element from the end for these.
+    """
+    begin = node()
+    branches = node(begin, module=container("nn.ConcatTable", obj("nn.Tanh"), obj("nn.Sigmoid")))
+    selected = node(branches, selectindex=index)
+    last = node(selected, module=obj("nn.Tanh"))
+    end = node(last)
+    with pytest.raises(T7BridgeError, match=message):
+        generate(graph_of(begin, branches, selected, last, end), "root")
 
 
 def test_a_softmax_of_nothing():
     """A node that takes nothing gets an empty list, as in Lua, and its input has no name."""
-    begin = Table.of({})
-    softmax = Table.of({"module": obj("nn.SoftMax")})
-    product = obj("nn.MM", transA=False, transB=False)
-    weighted = Table.of({"module": product, "mapindex": Table.from_list([softmax, begin])})
-    end = Table.of({"mapindex": Table.from_list([weighted])})
-    nodes = [obj("nngraph.Node", data=data) for data in (begin, softmax, weighted, end)]
-    graph = container(
-        "nn.gModule",
-        softmax["module"],
-        product,
-        innode=nodes[0],
-        outnode=nodes[-1],
-        forwardnodes=Table.from_list(nodes),
-    )
-    assert "return self.softmax([]) @ input" in generate(graph, "root").text
+    begin = node()
+    softmax = node(module=obj("nn.SoftMax"))
+    weighted = node(softmax, begin, module=obj("nn.MM", transA=False, transB=False))
+    end = node(weighted)
+    assert "return self.softmax([]) @ input" in generate(graph_of(begin, softmax, weighted, end), "root").text
+
+
+def of_states_of_a_cell(*select: dict[str, object]) -> str:
+    """The statements of a graph that returns what some nodes select of the two states that a cell's class returns."""
+    cell = read(TESTFILES / "cells.t7").as_list()[5][b"model"]
+    begin = node()
+    inputs = [node(begin, selectindex=index) for index in (1.0, 2.0, 3.0)]
+    states = node(*inputs, module=cell)
+    selected = [node(states, **fields) for fields in select]
+    graph = graph_of(begin, *inputs, states, *selected, node(*selected))
+    return generate(graph, "root").text.partition("class Model")[2]
 
 
 def test_an_element_beyond_the_states_of_a_cell():
     """Where one is used that the cell's class does not return, its results have no names: the page fails there."""
-    cell = read(TESTFILES / "cells.t7").as_list()[5][b"model"]
-    begin = Table.of({})
-    inputs = [Table.of({"selectindex": index, "mapindex": Table.from_list([begin])}) for index in (1.0, 2.0, 3.0)]
-    states = Table.of({"module": cell, "mapindex": Table.from_list(inputs)})
-    selected = [Table.of({"selectindex": index, "mapindex": Table.from_list([states])}) for index in (1.0, 3.0)]
-    end = Table.of({"mapindex": Table.from_list(selected)})
-    nodes = [obj("nngraph.Node", data=data) for data in (begin, *inputs, states, *selected, end)]
-    graph = container("nn.gModule", cell, innode=nodes[0], outnode=nodes[-1], forwardnodes=Table.from_list(nodes))
-    assert "return [x[0], x[2]]" in generate(graph, "root").text.partition("class Model")[2]
+    assert "return [x[0], x[2]]" in of_states_of_a_cell({"selectindex": 1.0}, {"selectindex": 3.0})
+
+
+def test_a_state_of_a_cell_counted_from_the_end():
+    """The last state, selected as element -1, is not the variable of a state that is not used."""
+    assert "return self.graph([x1, x2, x3])[-1]" in of_states_of_a_cell({"module": obj("nn.SelectTable", index=-1.0)})
 
 
 @pytest.mark.slow
@@ -160,27 +171,31 @@ def test_computes_what_the_live_module_does(name, shape, tmp_path):
     ((_, module),) = find_modules(read(HOSTILE / name))
     _, model = run_source(module, tmp_path)
     torch.manual_seed(0)
-    given = torch.randn(shape)
+    inputs = torch.randn(shape)
+    live = load_module(HOSTILE / name)
     with torch.no_grad():
-        found, wanted = model(given.clone()), load_module(HOSTILE / name)(given.clone())
-    torch.testing.assert_close(found, wanted, equal_nan=True)
+        torch.testing.assert_close(model(inputs.clone()), live(inputs.clone()), equal_nan=True)
 
 
 # Every field of every class
 
 
-def _sort(chosen):
+def _outcomes(chosen_cases):
+    """Return how many objects with a hostile value in a field are refused, and how many become a page that loads.
+
+    No other outcome is allowed, and no text among the values may run: each would make the file `RAN`.
+    """
     eval(STRINGS[0])
     assert RAN.exists(), "the strings do make the file where they run"
     RAN.unlink()
     counts = {"refused": 0, "loaded": 0}
-    for name, field, value, sample in chosen:
+    for name, field, value, sample in chosen_cases:
         try:
-            found = outcome(changed(sample, field, value))
+            happened = outcome(changed(sample, field, value))
         except Exception as error:
             pytest.fail(f"{name}.{field} = {value!r:.80}: {type(error).__name__}: {error}")
-        assert found in counts, f"{name}.{field} = {value!r:.80}: {found}"
-        counts[found] += 1
+        assert happened in counts, f"{name}.{field} = {value!r:.80}: {happened}"
+        counts[happened] += 1
     assert not RAN.exists()
     return counts
 
@@ -188,40 +203,28 @@ def _sort(chosen):
 @pytest.mark.slow
 def test_hostile_values_in_fields():
     """A value in any field is refused with its path, or the page parses, constructs and loads its weights."""
-    counts = _sort(cases(seed=3, count=600))
+    counts = _outcomes(cases(seed=3, count=600))
     assert min(counts.values()) > 50
 
 
 @pytest.mark.fuzz
 def test_hostile_values_in_all_fields():
     """The same of every field of every class of the registry with every kind of value."""
-    assert sum(_sort(cases()).values()) > 10_000
+    assert sum(_outcomes(cases()).values()) > 10_000
 
 
 # Names
 
 
-def graph(*names: str) -> TorchObject:
-    """An nn.gModule of a chain of layers, whose nodes have names."""
-    modules = [linear(2, 2) for _ in names]
-    for number, module in enumerate(modules):
-        module["weight"] = tensor((2, 2))
-        module["weight"].storage.array[:] = float(number + 2)
-    first = Table.of({})
-    nodes, data = [obj("nngraph.Node", data=first)], [first]
-    for name, module in zip(names, modules):
+def named_chain(*names: str) -> TorchObject:
+    """A graph of a chain of linear layers, whose nodes have names; the weights are 2, 3, … in turn, the biases 1."""
+    chain_of_nodes = [node()]
+    for weight, name in enumerate(names, 2):
+        module = linear(2, 2)
+        module["weight"].storage.array[:] = float(weight)
         annotations = Table.of({"name": name.encode("utf-8", "surrogatepass")})
-        inside = Table.of({"module": module, "annotations": annotations, "mapindex": Table.from_list([data[-1]])})
-        data.append(inside)
-        nodes.append(obj("nngraph.Node", data=inside))
-    out = Table.of({"mapindex": Table.from_list([data[-1]])})
-    return container(
-        "nn.gModule",
-        *modules,
-        innode=nodes[0],
-        outnode=obj("nngraph.Node", data=out),
-        forwardnodes=Table.from_list([*nodes, obj("nngraph.Node", data=out)]),
-    )
+        chain_of_nodes.append(node(chain_of_nodes[-1], module=module, annotations=annotations))
+    return graph_of(*chain_of_nodes, node(chain_of_nodes[-1]))
 
 
 NAMES = [
@@ -238,13 +241,12 @@ def test_names_of_nodes(subtests, tmp_path):
     """For any names of nodes, every layer is present once, in its place, and the page computes the same."""
     for names in NAMES:
         with subtests.test(repr(names)), new_folder(tmp_path) as folder:
-            _, model = run_source(graph(*names), folder)
+            _, model = run_source(named_chain(*names), folder)
             assert len(list(model.parameters())) == 2 * len(names)
-            given = torch.ones(1, 2)
-            wanted = given
-            for number in range(len(names)):
-                wanted = wanted @ torch.full((2, 2), number + 2.0) + 1
-            assert torch.equal(model(given), wanted)
+            expected = torch.ones(1, 2)
+            for weight, _ in enumerate(names, 2):
+                expected = expected @ torch.full((2, 2), float(weight)) + 1
+            assert torch.equal(model(torch.ones(1, 2)), expected)
 
 
 # Files that ask for much

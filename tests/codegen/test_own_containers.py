@@ -6,32 +6,38 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from source_helpers import run_source
+from source_helpers import generate, run_source
 from torch import nn
 
 from t7bridge import Table, Tensor, TorchObject
-from t7bridge.layers import Domain, Traits, modules, register_module, unregister_layer
+from t7bridge.errors import ModelError
+from t7bridge.layers import Domain, Row, Traits, modules, param, register_layer, register_module, unregister_layer
 from t7bridge.torchmodules import live_module
 
 Program = list[tuple[str, Any]]
-"""What a container does, step by step: an operation, and what it needs."""
+"""What a container does, step by step: an operation, and what it needs.
+
+Values are numbered, 0 the input, then one for each step. `call` needs a module's number and a value's, `items` and
+`concat` those of values, `item` that of a list and an index.
+"""
 
 
 def program(draw: random.Random) -> tuple[Program, int, bool]:
     """Return a random container of up to seven steps, the number of modules in it, and whether it returns a list."""
     steps: Program = []
     modules_inside = 0
-    tensors = [0]
-    lists: dict[int, int] = {}
+    tensors = [0]  # the values that modules inside accept
+    lists: dict[int, int] = {}  # the lengths of the values that are lists
     for number in range(1, 1 + draw.randint(1, 7)):
         operation = draw.choice(["call", "again", "items", "item", "concat"])
         if operation == "again" and modules_inside:
             steps.append(("call", (draw.randrange(modules_inside), draw.choice(tensors))))
         elif operation == "item" and lists:
-            chosen = draw.choice(list(lists))
-            steps.append(("item", (chosen, draw.randrange(lists[chosen]))))
+            source = draw.choice(list(lists))
+            steps.append(("item", (source, draw.randrange(lists[source]))))
         elif operation == "items":
             parts = draw.choices(tensors, k=draw.randint(1, 3))
             steps.append(("items", parts))
@@ -48,19 +54,21 @@ def program(draw: random.Random) -> tuple[Program, int, bool]:
 
 
 def flow_of(steps: Program) -> Any:
-    """The flow of a container."""
+    """The flow of a container that does what a program says."""
 
     def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
         values = [value]
         for operation, needs in steps:
             if operation == "call":
-                values.append(d.call(spec, str(needs[0]), values[needs[1]]))
+                module, source = needs
+                values.append(d.call(spec, str(module), values[source]))
             elif operation == "items":
-                values.append(d.items([values[at] for at in needs]))
+                values.append(d.items([values[source] for source in needs]))
             elif operation == "item":
-                values.append(d.item(values[needs[0]], needs[1]))
+                source, index = needs
+                values.append(d.item(values[source], index))
             else:
-                values.append(d.concat([values[at] for at in needs], 1))
+                values.append(d.concat([values[source] for source in needs], 1))
         return values[-1]
 
     return flow
@@ -70,19 +78,22 @@ class Container(nn.Sequential):
     """A container of one of the programs."""
 
     steps: Program
+    """Set before it is constructed, as constructors have no argument for it."""
 
     def forward(self, value: Any) -> Any:
-        """Return what the program does."""
+        """Return the value of the last step; as in `flow_of`, but of tensors."""
         values = [value]
         for operation, needs in self.steps:
             if operation == "call":
-                values.append(self[needs[0]](values[needs[1]]))
+                module, source = needs
+                values.append(self[module](values[source]))
             elif operation == "items":
-                values.append([values[at] for at in needs])
+                values.append([values[source] for source in needs])
             elif operation == "item":
-                values.append(values[needs[0]][needs[1]])
+                source, index = needs
+                values.append(values[source][index])
             else:
-                values.append(torch.cat([values[at] for at in needs], 1))
+                values.append(torch.cat([values[source] for source in needs], 1))
         return values[-1]
 
 
@@ -96,6 +107,44 @@ def layer(draw: random.Random, generator: torch.Generator) -> TorchObject:
     if name == "nn.ReLU":
         fields |= {"threshold": 0.0, "val": 0.0, "inplace": draw.random() < 0.5}
     return TorchObject(name, 1, Table.of(fields))
+
+
+@pytest.mark.parametrize(("index", "named"), [(2, "element 3"), (-3, "element -3")])
+def test_element_that_no_list_has(index: int, named: str) -> None:
+    """An element that a module inside does not return is named as in Lua: from 1, or from -1 backwards."""
+
+    def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
+        return d.item(d.call(spec, "0", value), index)
+
+    register_module("my.Element", children=modules, traits=Traits(flow=flow, transparent=True))(Container)
+    tanh = TorchObject("nn.Tanh", 1, Table.of({}))
+    pair = TorchObject("nn.ConcatTable", 1, Table.of({"modules": Table.from_list([tanh, tanh])}))
+    obj = TorchObject("my.Element", 1, Table.of({"modules": Table.from_list([pair])}))
+    try:
+        with pytest.raises(ModelError) as raised:
+            generate(obj)
+        assert (raised.value.expected, raised.value.found) == ("one of 2", named)
+    finally:
+        unregister_layer("my.Element")
+
+
+def test_entry_with_all_arguments_by_name() -> None:
+    """What a layer of torch.nn takes is known where an entry names it, too: in a docstring, and of a view before it."""
+    register_layer(
+        "my.Linear",
+        params=(param("weight"), param("bias")),
+        module=Row("torch.nn.Linear", kwargs={"in_features": 4, "out_features": 2}),
+    )
+    fields = {"weight": Tensor.from_numpy(np.ones((2, 4), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
+    linear = TorchObject("my.Linear", 1, Table.of(fields))
+    view = TorchObject("nn.View", 1, Table.of({"size": Table.from_list([4.0]), "numElements": 4, "numInputDims": 3}))
+    pool = TorchObject("nn.SpatialMaxPooling", 1, Table.of({"kW": 1, "kH": 1, "dW": 1, "dH": 1, "padW": 0, "padH": 0}))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([pool, view, linear])}))
+    try:
+        assert "Take (batch, 4); return the output." in generate(linear).text
+        assert "nn.Flatten(start_dim=-3)" in generate(model).text
+    finally:
+        unregister_layer("my.Linear")
 
 
 def leaves(value: Any) -> list[torch.Tensor]:

@@ -136,6 +136,18 @@ def test_limits_count_over_the_file(tmp_path, number) -> None:
         t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(inflate_bytes=1 << 23, inflate_ratio=1))
 
 
+def test_each_link_is_one_member(tmp_path) -> None:
+    """Groups, data sets and links count as the members of an archive, each once; another file can be read at once."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["group/a"] = file["group/b"] = np.ones(2, "f4")
+        file["c"] = file["group/a"]
+    with pytest.raises(LimitError, match="archive_members"):
+        t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(archive_members=3))
+    root = t7bridge.load(tmp_path / "x.h5", limits=t7bridge.Limits(archive_members=4))
+    assert set(root) == {"group", "c"}
+    assert set(root["group"]) == {"a", "b"}
+
+
 def test_a_file_over_which_the_library_loops(tmp_path) -> None:
     """It ends at the limit of its time, as another does in `test_limits.py`; the next file is read."""
     path = TESTFILES / "hostile" / "loop_heap.h5"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t7bridge.graph import format_floats, format_integers, parse_floats, parse_integers
+from t7bridge.graph.decimals import parse_numbers
 
 RNG = np.random.default_rng(7)
 TENS = [10.0**power for power in range(-20, 21)]
@@ -136,3 +137,9 @@ def test_parse_integers_beyond_64_bits():
     assert parse_integers(b"9223372036854775808") is None
     assert parse_integers(b"-9223372036854775809") is None
     assert parse_integers(b"1.5") is None
+
+
+def test_parse_numbers_names_the_first_beyond_its_type():
+    """The message has a number that does not fit, not a larger one that does."""
+    with pytest.raises(OverflowError, match=r"^-1 is out of bounds for uint8$"):
+        parse_numbers(b"200 -1 7", np.dtype("u1"))

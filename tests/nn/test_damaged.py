@@ -113,6 +113,21 @@ def test_graphs_with_many_names_take_time_in_proportion():
         assert "node3999" in build_plan(TorchObject("nn.gModule", 1, Table.of({**lists, **ends}))).root.children
 
 
+def test_many_tensors_of_one_name_take_time_in_proportion():
+    """Tables `a` and `a.a` inside one another lead to the name `a.a.a.…` in very many ways; each gets a number."""
+
+    def named(length: int) -> Table:
+        fields: dict[Any, Any] = {b".".join([b"a"] * steps): named(length - steps) for steps in range(1, length)}
+        fields[b".".join([b"a"] * length)] = Tensor.from_numpy(np.ones(1, "f4"))
+        return Table.of(fields)
+
+    model = TorchObject("my.Layer", 1, Table.of({"in": named(14)}))
+    with bounded(60):
+        names = list(state_dict(model))
+    assert len(names) == 2**13
+    assert names[-1] == f"{names[0]}_{2**13}"
+
+
 def test_names_of_deeply_nested_modules_are_not_made():
     """A path per module would take the square of their number."""
     model = TorchObject("nn.Tanh", 1, Table.of({}))

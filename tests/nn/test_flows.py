@@ -101,6 +101,7 @@ def test_upsampled_shapes_are_known_for_one_factor_only():
         ("torch.nn.Upsample", (), {"scale_factor": 2}, (1, 3, 8, 8)),
         ("torch.nn.Upsample", (), {"scale_factor": (2, 3)}, None),
         ("torch.nn.Upsample", ((8, 8),), {}, None),
+        ("torch.nn.Upsample", (8,), {}, None),
         (bilinear, (), {"scale_factor": 2}, (1, 3, 8, 8)),
         (bilinear, (), {"scale_factor": 2, "size": (5, 5)}, None),
     ):

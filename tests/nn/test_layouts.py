@@ -45,6 +45,16 @@ def test_view_agrees_with_numpy(subtests, order):
             np.testing.assert_array_equal(reshape(source, shape).numpy(), expected)
 
 
+@pytest.mark.parametrize(("shape", "other"), [((1, 0), (0,)), ((0, 3), (3, 0)), ((0,), (2, 0))], ids=str)
+def test_view_without_elements(shape, other):
+    """A tensor without elements takes any shape that has none either."""
+    source = Tensor.from_numpy(np.zeros(shape, "f4"))
+    shown = view(source, other)
+    assert shown is not None
+    shown.check()
+    assert shown.numpy().shape == other
+
+
 def test_view_of_repeated_elements():
     """A tensor that `expand` made stays a view, and never becomes as big as it looks."""
     storage = Storage.from_array(np.ones(1, "f4"))

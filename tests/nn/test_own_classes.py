@@ -15,7 +15,9 @@ from helpers import PATIENCE
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.errors import ModelError, UnsupportedLayerError
+from t7bridge.layers import register_layer, unregister_layer
 from t7bridge.nn import load_classes
+from t7bridge.nn.texts import layer_text
 
 PROGRAM = """
 import torch
@@ -96,6 +98,7 @@ def test_a_class_like_a_known_one_is_named() -> None:
     [
         ("json.py", "", "cannot have this name"),
         ("broken_classes.py", "1 / 0", "fails: ZeroDivisionError"),
+        ("reading_classes.py", "open('absent.txt')", r"fails: FileNotFoundError: .*absent\.txt"),
         ("missing_classes.py", None, "cannot be read"),
         ("no_program.txt", "", "is not a Python file"),
     ],
@@ -107,6 +110,16 @@ def test_programs_that_cannot_be_run(name: str, text: str | None, words: str, tm
     with pytest.raises(ModelError, match=words) as caught:
         load_classes(tmp_path / name)
     assert name in str(caught.value)
+
+
+def test_sizes_in_texts_count_from_one() -> None:
+    """`{weight:0}` names no dimension, not the last one: the next text is taken."""
+    layer = TorchObject("my.Sized", 1, Table.of({"weight": Tensor.from_numpy(np.ones((2, 3), "f4"))}))
+    register_layer("my.Sized", text=("({weight:0})", "({weight:2} of {weight:1})"))
+    try:
+        assert layer_text(layer) == "my.Sized(3 of 2)"
+    finally:
+        unregister_layer("my.Sized")
 
 
 ENTRIES = """

@@ -122,8 +122,9 @@ def test_origins_lead_back():
     result = state_dict(root)
     origin = result.origins["1.weight"]
     assert origin.obj.class_name == "nn.TemporalConvolution"
-    assert origin.source is not None
-    assert origin.source.path == "weight"
+    entry = layer_of("nn.TemporalConvolution")
+    assert entry is not None
+    assert origin.layout == entry.params[0].sources[0].layout != ()
     assert origin.tensor is origin.obj["weight"]
 
 

@@ -9,9 +9,10 @@ from helpers import TESTFILES, corpus, name_of, read, written
 import t7bridge
 from t7bridge import Tensor
 from t7bridge.errors import ModelError
-from t7bridge.layers import Arguments
+from t7bridge.layers import Arguments, Mismatch
 from t7bridge.nn import TORCH, build_plan, tensor_shapes, traits_of
 from t7bridge.torchmodules import construct
+from t7bridge.torchmodules.layers import shape as layers
 
 CASES = [path for path in corpus("nn/*.t7", "rnn/*.t7") if not path.name.endswith((".io.t7", ".grad.t7"))]
 
@@ -89,6 +90,59 @@ def test_declared_outputs_agree_with_pytorch(subtests):
             if rule is not None:
                 value = torch.zeros(given, dtype=torch.long if name == "Embedding" else torch.float32)
                 assert tuple(getattr(torch.nn, name)(**kwargs)(value).shape) == rule(Arguments((), kwargs), given)
+
+
+def test_products_of_different_batches_are_refused():
+    """nn.MM multiplies as many matrices as the other batch has; Lua refuses anything else."""
+    rule = traits_of("t7bridge.torchmodules.layers.linear.MM").output
+    assert rule(Arguments((False, True), {}), [(2, 3, 4), (2, 5, 4)]) == (2, 3, 5)
+    with pytest.raises(Mismatch):
+        rule(Arguments((), {}), [(1, 2, 2), (4, 2, 2)])
+
+
+@pytest.mark.parametrize("name", ["MaxPool2d", "AvgPool2d"])
+@pytest.mark.parametrize("ceil_mode", [True, False])
+def test_windows_larger_than_the_input(name, ceil_mode, subtests):
+    """A window that reaches beyond the input counts where their number is rounded up, as in PyTorch and Lua."""
+    rule = traits_of(f"torch.nn.{name}").output
+    for extent in range(1, 7):
+        with subtests.test(extent=extent):
+            kwargs = {"kernel_size": 5, "stride": 3, "ceil_mode": ceil_mode}
+            shape = (1, extent, 6)
+            try:
+                expected = tuple(getattr(torch.nn, name)(**kwargs)(torch.zeros(shape)).shape)
+            except RuntimeError:
+                with pytest.raises(Mismatch):
+                    rule(Arguments((), kwargs), shape)
+            else:
+                assert rule(Arguments((), kwargs), shape) == expected
+
+
+@pytest.mark.parametrize(("args", "shape"), [((), (3,)), ((), ()), ((0, 5), (2, 3)), ((2, 1), (2, 3, 4))])
+def test_dimensions_that_cannot_be_flattened_are_refused(args, shape):
+    """The rule of Flatten refuses what PyTorch refuses."""
+    with pytest.raises(Mismatch):
+        traits_of("torch.nn.Flatten").output(Arguments(args, {}), shape)
+    with pytest.raises((IndexError, RuntimeError)):
+        torch.nn.Flatten(*args)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "shape"),
+    [
+        ("Transpose", ((0, 1),), {"n_input_dims": 3}, (2, 3)),
+        ("Replicate", (2, 3), {}, (2, 3)),
+        ("Select", (0, 2), {}, (2, 3)),
+        ("Select", (1, -4), {}, (2, 3)),
+    ],
+)
+def test_inputs_that_are_too_small_are_refused(name, args, kwargs, shape):
+    """A rule refuses what the layer refuses: too few dimensions, or slices."""
+    rule = traits_of(f"t7bridge.torchmodules.layers.shape.{name}").output
+    with pytest.raises(Mismatch):
+        rule(Arguments(args, kwargs), shape)
+    with pytest.raises((IndexError, RuntimeError)):
+        getattr(layers, name)(*args, **kwargs)(torch.zeros(shape))
 
 
 def damaged(name: str, field: str, size: int) -> bytes:

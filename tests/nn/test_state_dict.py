@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t7bridge import Table, Tensor, TorchObject, state_dict
-from t7bridge.nn.state_dict import StateDict
+from t7bridge.nn.state_dict import StateDict, recorded
 
 
 @pytest.fixture
@@ -31,3 +31,78 @@ def test_unions_lose_nothing(state: StateDict) -> None:
     for union in (lambda: state | {"more": state["bias"]}, lambda: {"more": state["bias"]} | state):
         with pytest.raises(TypeError):
             union()
+
+
+def table(*numbers: float) -> Table:
+    return Table.from_list(list(numbers))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"size": table(2.0, 3.0), "start": float("nan")},
+        {"size": table(2.0, 3.0), "start": float("inf")},
+        {"size": table(float("nan"))},
+        {"size": table(-2.0, -3.0)},
+        {"size": table(2.0, 1.5, 2.0)},
+        # Its transpose has three rows; the layer has two.
+        {"size": table(2.0, 3.0), "transposed": True},
+    ],
+)
+def test_damaged_records_of_pytorchs_names(entry: dict[str, object]) -> None:
+    """A record whose numbers are no sizes, or not those of the layer, is not followed."""
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "t7bridge": Table.of({"weight": Table.of({"key": "kernel", **entry})}),
+        "t7bridge_state_dict": Table.of({"keys": Table.from_list([b"kernel"])}),
+    }
+    state = state_dict(TorchObject("nn.Linear", 1, Table.of(fields)))
+    assert list(state) == ["weight"]
+    assert [note.code for note in state.notes] == ["record"]
+
+
+def test_numbers_of_scalars_that_are_none() -> None:
+    """They are those of outputs: what is not a whole number is no output's."""
+    entry = Table.of({"key": "kernel", "size": table(2.0, 3.0)})
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "t7bridge": Table.of({"weight": entry}),
+        "t7bridge_state_dict": Table.of(
+            {"keys": Table.from_list([b"kernel"]), "scalars": table(float("nan"), 2.0, float("inf"))}
+        ),
+    }
+    root = TorchObject("nn.Linear", 1, Table.of(fields))
+    record = recorded(root, state_dict(root, own_keys=True))
+    assert record is not None
+    assert record.scalars == [2]
+
+
+def test_records_without_the_key_of_a_tensor() -> None:
+    """A tensor that a layer records, and the root does not name, is not left out."""
+    parts = {
+        "weight": Table.of({"key": "kernel", "size": table(2.0, 3.0)}),
+        "bias": Table.of({"key": "offset", "size": table(2.0)}),
+    }
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "bias": Tensor.from_numpy(np.ones(2, "f4")),
+        "t7bridge": Table.of(parts),
+        "t7bridge_state_dict": Table.of({"keys": Table.from_list([b"kernel"])}),
+    }
+    state = state_dict(TorchObject("nn.Linear", 1, Table.of(fields)))
+    assert list(state) == ["weight", "bias"]
+    assert [note.code for note in state.notes] == ["record"]
+
+
+def test_records_with_a_key_twice() -> None:
+    """A state dict has it once."""
+    entry = Table.of({"key": "kernel", "size": table(2.0, 3.0)})
+    fields = {
+        "weight": Tensor.from_numpy(np.ones((2, 3), "f4")),
+        "t7bridge": Table.of({"weight": entry}),
+        "t7bridge_state_dict": Table.of({"keys": Table.from_list([b"kernel", b"kernel"])}),
+    }
+    root = TorchObject("nn.Linear", 1, Table.of(fields))
+    record = recorded(root, state_dict(root, own_keys=True))
+    assert record is not None
+    assert record.keys == ["kernel"]

@@ -265,3 +265,64 @@ def test_order_of_what_does_not_fit():
     plan = Plan(ModuleSpec("torch.nn.Linear", (2, 3)))
     with pytest.raises(ModelError, match=r"(?s)layers: Missing.*bias.*Unexpected.*other.*size mismatch for weight"):
         fill(torch.nn.Linear(2, 3), tensors, plan)
+
+
+def linear_with_record():
+    """A live linear layer whose state dict has recorded keys, and the transpose of its weight."""
+    layer = linear()
+    rows, columns = layer["weight"].size
+    sizes = {"weight": (columns, rows), "bias": (rows,)}
+    parts = {
+        name: Table.of({"key": f"its.{name}", "size": Table.from_list([float(extent) for extent in size])})
+        for name, size in sizes.items()
+    }
+    parts["weight"]["transposed"] = True
+    layer["t7bridge"] = Table.of(parts)
+    layer["t7bridge_state_dict"] = Table.of({"keys": Table.from_list([b"its.weight", b"its.bias"])})
+    module = live_module(layer)
+    weights = {key: value.clone() for key, value in module.state_dict().items()}
+    assert {key: tuple(value.shape) for key, value in weights.items()} == {
+        f"its.{name}": size for name, size in sizes.items()
+    }
+    return module, weights
+
+
+@pytest.mark.parametrize("kernel", [torch.ones(2, 3), torch.ones(6), torch.ones(12), 5.0])
+def test_recorded_tensors_of_other_shapes_are_refused(kernel):
+    """As PyTorch does, under the recorded key; nothing else is said to be missing, and the layer keeps its weights."""
+    module, weights = linear_with_record()
+    module.load_state_dict(weights)
+    with pytest.raises(RuntimeError, match=r"its\.weight") as caught:
+        module.load_state_dict({**weights, "its.weight": kernel})
+    assert "issing" not in str(caught.value)
+    assert torch.equal(module.state_dict()["its.weight"], weights["its.weight"])
+
+
+def test_state_dicts_without_some_recorded_keys():
+    """With `strict=False` what is there is loaded; what is missing has the recorded name."""
+    module, weights = linear_with_record()
+    changed = {"its.weight": weights["its.weight"] + 1}
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "its\.bias"\. $'):
+        module.load_state_dict(changed)
+    module, weights = linear_with_record()
+    result = module.load_state_dict({**changed, "more": torch.ones(1)}, strict=False)
+    assert (result.missing_keys, result.unexpected_keys) == (["its.bias"], ["more"])
+    assert torch.equal(module.state_dict()["its.weight"], changed["its.weight"])
+    assert torch.equal(module.state_dict()["its.bias"], weights["its.bias"])
+
+
+def test_state_dicts_with_the_layers_own_keys():
+    """They are loaded as they are, inside another module too."""
+    module, weights = linear_with_record()
+    own = {"0.weight": weights["its.weight"].t() + 1, "0.bias": weights["its.bias"] + 1}
+    torch.nn.Sequential(module).load_state_dict(own)
+    assert torch.equal(module.state_dict()["its.weight"], weights["its.weight"] + 1)
+
+
+def test_an_empty_recorded_state_dict():
+    """A module without tensors of its own may be layers that hold constants."""
+    layer = linear()
+    layer["t7bridge_state_dict"] = Table.of({"keys": Table.from_list([])})
+    module = live_module(layer)
+    assert module.state_dict() == {}
+    module.load_state_dict({})

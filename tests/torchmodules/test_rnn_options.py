@@ -66,7 +66,7 @@ def gradients_of_weights(case: dict[str, Any], module: torch.nn.Module) -> str:
             continue
         (gradient,) = [gradient for parameter, gradient in pairs if parameter is origin.tensor]
         layer = layer_of(origin.obj.class_name)
-        wanted = as_torch(apply_layout(origin.source.layout, gradient, Fields(origin.obj, "", layer.defaults)))
+        wanted = as_torch(apply_layout(origin.layout, gradient, Fields(origin.obj, "", layer.defaults)))
         found = module.get_parameter(key).grad
         why = difference(torch.zeros_like(wanted) if found is None else found, wanted, 1e-3, 1e-4)
         if why:

@@ -178,8 +178,7 @@ def test_bnn_convolution():
         wanted[:, :, row, column] = (window * signs[None]).sum((2, 3, 4)) * alphas
     same(live_module(layer)(torch.from_numpy(images)), wanted)
     origin = state_dict(layer).origins["weight"]
-    assert origin.source is not None
-    back = origin.source.layout[0].undo(state_dict(layer).tensors["weight"], packed.shape, None)
+    back = origin.layout[0].undo(state_dict(layer).tensors["weight"], packed.shape, None)
     assert (back.numpy() == packed).all()
 
 

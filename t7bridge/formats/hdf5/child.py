@@ -18,7 +18,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -106,7 +106,12 @@ class Parent:
         self._answers.flush()
 
     def bytes_into(self, offset: int, buffer: memoryview) -> int:
-        """Ask for bytes of the file in question; return how many there are."""
+        """Fill memory with bytes of the file in question; return how many there are, fewer only where it ends.
+
+        Args:
+            offset: of the first byte in the file.
+            buffer: the memory, of `LARGEST_READ` bytes at most.
+        """
         self.answer({"bytes": [offset, len(buffer)]})
         self.flush()
         count = int(self._questions.readline())
@@ -150,11 +155,11 @@ class ServedFile(io.RawIOBase):
         while copied < len(view):
             offset = self._position + copied
             if len(view) >= _BLOCK_BYTES:
-                # Elements: they are read once, past the blocks.
+                # Many elements: they are read once, past the blocks.
                 part = view[copied : copied + LARGEST_READ]
                 count = self._parent.bytes_into(offset, part)
             else:
-                # HDF5's own structures: small, and near one another.
+                # HDF5's own structures, or few elements: small, and near one another.
                 number, block_offset = divmod(offset, _BLOCK_BYTES)
                 data = self._block(number)[block_offset : block_offset + len(view) - copied]
                 count = len(data)
@@ -205,7 +210,7 @@ class OpenFile:
         """Open a data set to read its elements; the last one stays open, with its cache.
 
         Args:
-            path: names of groups, and its own.
+            path: names of groups, and its own, a character for each byte.
             memory: bytes that this process may allocate.
 
         Raises:
@@ -219,7 +224,7 @@ class OpenFile:
         group = self.root
         *groups, name = [step.encode("latin-1") for step in path]
         for step in groups:
-            # If it leads to no group, to which the file may have changed, the last step refuses it.
+            # No group, if the file has changed since it was listed: then the name of the data set is refused below.
             group = _target(self.root, group, step)
         data_set = _opened_with_cache(self.root, group, name, memory)
         self._data_set = (path, data_set)
@@ -230,9 +235,8 @@ def main() -> None:
     """Answer questions until the parent is gone. The argument of the program is the memory that it may allocate.
 
     A question is a dict: `file` is the number of the file that it is about, `size` the bytes of that, `seconds` the
-    time that the answers may take, and `closed` the numbers of files that are not asked about any more. With `elements`
-    (names of the groups and the data set), `start` and `count` it asks for elements; with `text_bytes` for the groups
-    and data sets, see `_list`. The last answer has `done`, or `error` with a `message`.
+    time that the answers may take, and `closed` the numbers of files that are not asked about any more. What it asks
+    for, see `_answer`. The last answer has `done`, or `error` with a `message`.
     """
     parent = Parent()
     memory = int(sys.argv[1])
@@ -246,23 +250,42 @@ def main() -> None:
         for number in question["closed"]:
             files.pop(number, None)  # it may have failed to open
         try:
-            number = question["file"]
-            if number not in files:
-                files[number] = OpenFile(parent, question["size"])
-            if "elements" in question:
-                data_set = files[number].data_set(question["elements"], memory)
-                _send_elements(parent, data_set, question["start"], question["count"])
-            else:
-                _list(parent, files[number].root, question["text_bytes"])
+            _answer(parent, files, question, memory)
             parent.answer({"done": True})
-        except Refusal as error:
-            parent.fail(error.kind, str(error))
-        except MemoryError:
-            parent.fail("memory", "there is too little")
         except Exception as error:  # h5py raises nearly any for errors of HDF5
-            message = str(error.args[0] if error.args else error)  # the text of a KeyError has quotation marks
-            parent.fail(_kind_of(message), message)
+            parent.fail(*_kind_and_message(error))
         parent.flush()
+
+
+def _answer(parent: Parent, files: dict[int, OpenFile], question: dict[str, Any], memory: int) -> None:
+    """Answer one question, but for the last answer, that this is done.
+
+    Args:
+        parent: asks it.
+        files: the files asked about before, by their numbers; receives the one of the question.
+        question: see `main`. With `elements` (names of the groups and the data set), `start` and `count` it asks for
+            elements; with `text_bytes` for the groups and data sets, see `_Listing`.
+        memory: bytes that this process may allocate.
+    """
+    number = question["file"]
+    if number not in files:
+        files[number] = OpenFile(parent, question["size"])
+    file = files[number]
+    if "elements" in question:
+        data_set = file.data_set(question["elements"], memory)
+        _send_elements(parent, data_set, question["start"], question["count"])
+    else:
+        _Listing(parent, file.root, question["text_bytes"]).send()
+
+
+def _kind_and_message(error: Exception) -> tuple[str, str]:
+    """Return the kind of an error, see `Parent.fail`, and its text for the user."""
+    if isinstance(error, Refusal):
+        return error.kind, str(error)
+    if isinstance(error, MemoryError):
+        return "memory", "there is too little"
+    message = str(error.args[0] if error.args else error)  # the text of a KeyError has quotation marks
+    return _kind_of(message), message
 
 
 def _kind_of(message: str) -> str:
@@ -293,7 +316,7 @@ def _import_everything() -> None:
         file.attrs["text"] = "a"
     with h5py.File(image, "r") as file:
         root = h5o.open(file.id, b"/")
-        _list(_NoParent(), root, text_bytes=1 << 10)
+        _Listing(_NoParent(), root, text_bytes=1 << 10).send()
         data_set = _opened_with_cache(root, root, b"numbers", memory=1 << 30)
         _send_elements(_NoParent(), data_set, start=0, count=4)
 
@@ -301,38 +324,81 @@ def _import_everything() -> None:
 # Groups, data sets and attributes
 
 
-def _list(parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
-    """Send a message for each group and data set, each link to one of them, and everything that is left out.
+class _Listing:
+    """Sends a message for each group and data set, each link to one of them, and everything that is left out.
 
-    Groups and data sets are numbered in the order of their messages, from 0 for the root. All objects of a group come
-    before those of the groups in it. Each message but the first has the number of the group under `in`, and the name of
-    the link under `name`; the rest is that of `_message_of_root` and `_message_of_target`.
+    Groups and data sets are numbered in the order of their messages, from 0 for the root. Each message but the first
+    has the number of the group under `in`, and the name of the link under `name`; the rest is that of
+    `_message_of_root` and `_message_of_target`.
 
     Args:
         parent: receives the messages.
         root: the root group.
         text_bytes: how long the strings in a data set may be together.
     """
-    parent.answer(_message_of_root(root))
-    numbers = {_address(root): 0}
-    """By the addresses of groups and data sets: their numbers."""
-    groups: list[tuple[int, Any]] = [(0, root)]
-    """Groups whose objects are still to be listed, with their numbers; the next one is the last."""
-    while groups:
-        number, group = groups.pop()
+
+    def __init__(self, parent: Parent, root: h5g.GroupID, text_bytes: int) -> None:
+        self._parent = parent
+        self._root = root
+        self._text_bytes = text_bytes
+        self._numbers = {_address(root): 0}
+        """By the addresses of the groups and data sets so far: their numbers."""
+
+    def send(self) -> None:
+        """Send all messages; all links of a group come before those of the groups in it."""
+        self._parent.answer(_message_of_root(self._root))
+        groups = [(0, self._root)]
+        """Groups whose links are still to be sent, with their numbers; the next one is the last."""
+        while groups:
+            number, group = groups.pop()
+            inner_groups = self._send_links(number, group)
+            groups += reversed(inner_groups)  # so that the first of them is next
+
+    def _send_links(self, number: int, group: h5g.GroupID) -> list[tuple[int, h5g.GroupID]]:
+        """Send a message for each link of a group.
+
+        Args:
+            number: of the group.
+            group: the group.
+
+        Returns:
+            The groups in it that were not met before, with their numbers.
+        """
         inner_groups = []
         for name in group:
-            parent.about = {"in": number, "name": _shown(name)}
-            target = _target(root, group, name)
-            message = _message_of_target(target, numbers, text_bytes)
+            self._parent.about = {"in": number, "name": _shown(name)}  # for errors, too
+            target = _target(self._root, group, name)
+            message = self._message_of_target(target)
             # The parent numbers what it keeps, in the same order.
             if message["object"] not in ("link", "left out"):
-                next_number = len(numbers)
-                numbers[_address(target)] = next_number
+                next_number = len(self._numbers)
+                self._numbers[_address(target)] = next_number
                 if isinstance(target, h5g.GroupID):
                     inner_groups.append((next_number, target))
-            parent.answer({**parent.about, **message})
-        groups += reversed(inner_groups)  # the last one is taken first
+            self._parent.answer({**self._parent.about, **message})
+        return inner_groups
+
+    def _message_of_target(self, target: Any) -> dict[str, Any]:
+        """Return the message about what a link leads to, without the link itself.
+
+        `object` is `group`, `data set`, `text`, `link` (with `to`, the number of a data set met before), or `left out`
+        (with `what`, a text for the user).
+
+        Args:
+            target: the object, or a text that says why there is none; see `_target`.
+        """
+        if isinstance(target, str):
+            return {"object": "left out", "what": target}
+        number_before = self._numbers.get(_address(target))
+        if isinstance(target, h5d.DatasetID):
+            if number_before is not None:
+                return {"object": "link", "to": number_before}
+            return _message_of_data_set(target, self._text_bytes)
+        if isinstance(target, h5g.GroupID):
+            if number_before is not None:  # it may be inside itself
+                return {"object": "left out", "what": "a group under another name"}
+            return {"object": "group", **_left_out(_attributes(target))}
+        return {"object": "left out", "what": "a named type"}
 
 
 def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
@@ -351,29 +417,6 @@ def _message_of_root(root: h5g.GroupID) -> dict[str, Any]:
     return {"object": "group", "texts": texts, **_left_out(other_attributes)}
 
 
-def _message_of_target(target: Any, numbers: dict[int, int], text_bytes: int) -> dict[str, Any]:
-    """Return the message about what a link leads to, without the link itself.
-
-    `object` is `group`, `data set`, `text`, `link` (with `to`, the number of a data set met before), or `left out`
-    (with `what`, a text for the user).
-
-    Args:
-        target: the object, or a text that says why there is none; see `_target`.
-        numbers: by the addresses of the groups and data sets before it: their numbers.
-        text_bytes: how long the strings in a data set may be together.
-    """
-    if isinstance(target, str):
-        return {"object": "left out", "what": target}
-    number = numbers.get(_address(target))
-    if isinstance(target, h5d.DatasetID):
-        return _data_set(target, text_bytes) if number is None else {"object": "link", "to": number}
-    if isinstance(target, h5g.GroupID):
-        if number is not None:  # it may be inside itself
-            return {"object": "left out", "what": "a group under another name"}
-        return {"object": "group", **_left_out(_attributes(target))}
-    return {"object": "left out", "what": "a named type"}
-
-
 def _shown(name: bytes) -> str:
     """Return bytes as JSON can have them."""
     return name.decode("latin-1")
@@ -384,7 +427,7 @@ def _address(h5_object: Any) -> int:
     return int(h5o.get_info(h5_object).addr)
 
 
-def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = None) -> Any:
+def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: h5p.PropDAID | None = None) -> Any:
     """Return the object that a link of a group leads to, or a text that says why there is none.
 
     Soft links are followed step by step, as HDF5 itself would follow them into other files.
@@ -395,33 +438,35 @@ def _target(root: h5g.GroupID, group: h5g.GroupID, name: bytes, access: Any = No
         name: of the link.
         access: how a data set is opened, where the link is known to lead to one; by default as HDF5 does.
     """
-    if b"/" in name:  # only a damaged file has such a name, and HDF5 would take it for a path
-        return "a broken link"
     place: Any = group
-    steps = [name]
+    steps = [name]  # still to be followed from there; the next one is the last
     soft_links = 0
     while steps:
         step = steps.pop()
-        if step in (b"", b"."):
+        if step in (b"", b"."):  # in the path of a soft link: they stay where they are
             continue
-        if not isinstance(place, h5g.GroupID) or not place.links.exists(step):
-            return "a broken link"
-        kind = place.links.get_info(step).type
-        if kind == h5l.TYPE_HARD and access is not None and not steps:
-            place = h5d.open(place, step, access)
-        elif kind == h5l.TYPE_HARD:
-            place = h5o.open(place, step)
+        kind = _kind_of_link(place, step)
+        if kind == h5l.TYPE_HARD:
+            is_end = not steps
+            place = h5o.open(place, step) if access is None or not is_end else h5d.open(place, step, access)
         elif kind == h5l.TYPE_SOFT and soft_links < _MOST_SOFT_LINKS:
             soft_links += 1
             path = place.links.get_val(step)
-            if path.startswith(b"/"):
-                place = root
+            place = root if path.startswith(b"/") else place
             steps += reversed(path.split(b"/"))
-        elif kind == h5l.TYPE_SOFT:
-            return "a broken link"
         else:
-            return "a link to another file"
+            is_broken = kind is None or kind == h5l.TYPE_SOFT
+            return "a broken link" if is_broken else "a link to another file"
     return place
+
+
+def _kind_of_link(place: Any, name: bytes) -> int | None:
+    """Return the kind of the link that an object has under a name, a constant of `h5l`; `None` if it has none."""
+    if b"/" in name:  # only a damaged file has such a name, and HDF5 would take it for a path
+        return None
+    if not isinstance(place, h5g.GroupID) or not place.links.exists(name):
+        return None
+    return int(place.links.get_info(name).type)
 
 
 def _attributes(h5_object: Any) -> list[bytes]:
@@ -444,7 +489,7 @@ def _left_out(attributes: list[bytes]) -> dict[str, Any]:
 
 
 def _text_of_attribute(h5_object: Any, name: bytes) -> bytes | None:
-    """Return the text of an attribute that is one text; `None` for any other attribute.
+    """Return the text of an attribute that is one text; `None` for any other attribute, also for several texts.
 
     Args:
         h5_object: the group or data set that has it.
@@ -470,7 +515,7 @@ def _type_in_memory(kind: h5t.TypeStringID) -> Any:
 
 
 def _empty_texts(kind: h5t.TypeStringID, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array into which texts of a type are read: of objects, or of bytes of a fixed size, as in the file."""
+    """Return an array into which texts of a type are read: as `bytes` objects, or bytes of their fixed size."""
     return np.empty(shape, kind.dtype if kind.is_variable_str() else f"V{kind.get_size()}")
 
 
@@ -494,44 +539,53 @@ def _texts(kind: h5t.TypeStringID, values: np.ndarray) -> list[bytes]:
 
 
 def _text_of_data_set(data_set: h5d.DatasetID, most_bytes: int) -> list[str]:
-    """Return the strings of a data set, row by row.
+    """Return the strings of a data set, row by row, each as `_shown` returns it.
 
     Raises:
         Refusal: they are longer together than `most_bytes`.
     """
     kind = data_set.get_type()
-    texts: list[str] = []
-    count = math.prod(data_set.shape)
-    size = 1 if kind.is_variable_str() else kind.get_size()
-    too_large = Refusal("inflated", "data sets of text would grow too large")
     # Texts of a fixed size count with their padding, before any is read, and again without it; those of a variable
     # size, which are known only then, count 1.
-    remaining_bytes = most_bytes - count * size
+    size = 1 if kind.is_variable_str() else kind.get_size()
+    remaining_bytes = most_bytes - math.prod(data_set.shape) * size
+    too_large = Refusal("inflated", "data sets of text would grow too large")
     if remaining_bytes < 0:
         raise too_large
-    at_once = max(1, _TEXTS_AT_ONCE // size)  # fewer of a large fixed size
-    for start in range(0, count, at_once):
-        for corner, extents in boxes(data_set.shape, start, min(count, start + at_once)):
-            values = _empty_texts(kind, extents)
-            _read_box(data_set, corner, extents, values, _type_in_memory(kind))
-            for text in _texts(kind, values):
-                remaining_bytes -= len(text)
-                texts.append(text.decode("latin-1"))
+    texts: list[str] = []
+    for piece in _pieces_of_text(data_set, kind, most=max(1, _TEXTS_AT_ONCE // size)):
+        texts += map(_shown, piece)
+        remaining_bytes -= sum(map(len, piece))
         if remaining_bytes < 0:
             raise too_large
     return texts
 
 
+def _pieces_of_text(data_set: h5d.DatasetID, kind: h5t.TypeStringID, most: int) -> Iterator[list[bytes]]:
+    """Yield the strings of a data set, row by row, in lists.
+
+    Args:
+        data_set: the data set.
+        kind: the type of its elements.
+        most: how many are read together.
+    """
+    count = math.prod(data_set.shape)
+    for start in range(0, count, most):
+        for corner, extents in boxes(data_set.shape, start, min(count, start + most)):
+            values = _empty_texts(kind, extents)
+            _read_box(data_set, corner, extents, values, _type_in_memory(kind))
+            yield _texts(kind, values)
+
+
 # Data sets
 
 
-def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
+def _message_of_data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
     """Return the message about a data set, without the link to it.
 
-    `object` is `text` with the strings under `texts`, row by row; or `data set` with the name of the element type under
-    `element`, the byte order under `order`, and `span` (offset and size in bytes) where the elements are in one piece
-    in the file. Both have `shape`, what `_left_out` says, and `ours` if there is the attribute that our writer adds.
-    Data sets of other elements are `left out`.
+    `object` is `text` with the strings under `texts`, row by row; or `data set` with what `_described_elements`
+    returns. Both have `shape`, what `_left_out` says, and `ours` if there is the attribute that our writer adds. Data
+    sets of other elements are `left out`.
 
     Args:
         data_set: the data set.
@@ -545,55 +599,84 @@ def _data_set(data_set: h5d.DatasetID, text_bytes: int) -> dict[str, Any]:
         return {"object": "left out", "what": "a data set without a shape"}
     is_text = kind.get_class() == h5t.STRING
     element = None if is_text else _element(kind)
-    if isinstance(element, str):
-        return {"object": "left out", "what": f"a data set of {element}"}
-    plan = data_set.get_create_plist()
-    _check_elements(plan)  # not of those left out above: nobody reads their elements
+    if element is None and not is_text:
+        return {"object": "left out", "what": f"a data set of {_title(kind)}"}
+    _check_elements(data_set.get_create_plist())  # not of those left out above: nobody reads their elements
+    message = _ours_and_left_out(data_set)
+    if element is not None:
+        return {"object": "data set", **_described_elements(data_set, element), **message}
+    texts = _text_of_data_set(data_set, text_bytes)
+    return {"object": "text", "shape": data_set.shape, "texts": texts, **message}
+
+
+def _ours_and_left_out(data_set: h5d.DatasetID) -> dict[str, Any]:
+    """Return the part of a message about the attributes of a data set: `ours`, if there is ours, and `_left_out`."""
     attributes = _attributes(data_set)
-    shape = data_set.shape
-    message: dict[str, Any] = {"shape": shape}
-    if OURS in attributes:
-        attributes.remove(OURS)
-        message["ours"] = _shown(_text_of_attribute(data_set, OURS) or b"")
-    message |= _left_out(attributes)
-    if element is None:
-        return {"object": "text", "texts": _text_of_data_set(data_set, text_bytes), **message}
-    dtype, is_plain, name = element
-    message["shape"] = (*shape, *dtype.shape)
-    message["element"] = name
-    message["order"] = "big" if dtype.base.str.startswith(">") else "little"
-    stored = data_set.get_storage_size()
-    # Elements in one piece, and the same bytes as in memory, are read without this process. Without space in the file,
-    # HDF5's offset is -1 from the end of the user block.
-    if is_plain and stored and plan.get_layout() == h5d.CONTIGUOUS:
-        message["span"] = [data_set.get_offset(), stored]
-    return {"object": "data set", **message}
+    if OURS not in attributes:
+        return _left_out(attributes)
+    attributes.remove(OURS)
+    text = _text_of_attribute(data_set, OURS) or b""  # of another program, if it is not a text: the parent refuses it
+    return {"ours": _shown(text), **_left_out(attributes)}
 
 
-def _element(kind: h5t.TypeID) -> tuple[np.dtype[Any], bool, str] | str:
-    """Return what the elements of a type are; or, if tensors cannot have such, what they are called.
+def _described_elements(data_set: h5d.DatasetID, element: _Element) -> dict[str, Any]:
+    """Return the part of a message about the elements of a tensor.
+
+    Args:
+        data_set: the data set.
+        element: what its elements are.
 
     Returns:
-        Their type in memory, in the byte order of the file; whether they are the same bytes in the file; and the code
-        of numpy for them, or bfloat16.
+        `shape`, the name of the element type under `element`, the byte order under `order`, and `span` (offset and size
+        in bytes) where the elements are in one piece in the file.
     """
+    dtype = element.dtype
+    message: dict[str, Any] = {
+        "shape": (*data_set.shape, *dtype.shape),
+        "element": element.name,
+        "order": "big" if dtype.base.str.startswith(">") else "little",
+    }
+    stored_bytes = data_set.get_storage_size()
+    is_contiguous = data_set.get_create_plist().get_layout() == h5d.CONTIGUOUS
+    # Elements in one piece, and the same bytes as in memory, are read without this process. A data set that was never
+    # written has no bytes in the file, and no offset.
+    if element.is_plain and is_contiguous and stored_bytes:
+        message["span"] = [data_set.get_offset(), stored_bytes]
+    return message
+
+
+class _Element(NamedTuple):
+    """What the elements of a data set are, if tensors can have such.
+
+    Attributes:
+        dtype: their type in memory, in the byte order of the file. The shape of an array type is part of that of the
+            tensor.
+        is_plain: whether they are the same bytes in the file.
+        name: the code of numpy for them, as `f4`, or `bfloat16`.
+    """
+
+    dtype: np.dtype[Any]
+    is_plain: bool
+    name: str
+
+
+def _element(kind: h5t.TypeID) -> _Element | None:
+    """Return what the elements of a type are; `None` if tensors cannot have such."""
     if _is_bfloat16(kind):  # of which numpy has only the bits
-        is_plain = True
-        return np.dtype(">u2" if kind.get_order() == h5t.ORDER_BE else "<u2"), is_plain, "bfloat16"
-    group = kind.get_class()
+        bits = np.dtype(">u2" if kind.get_order() == h5t.ORDER_BE else "<u2")
+        return _Element(bits, is_plain=True, name="bfloat16")
     try:
         dtype = kind.dtype
     except (TypeError, ValueError):  # numpy has no such type
-        return _title(kind)
-    # An array type has a shape of its own, which becomes part of the shape of the data set.
+        return None
     base = dtype.base
     # Booleans, integers, floats and complex numbers, which are records of two floats for h5py.
-    if group not in _NUMBERS or base.kind not in "biufc":
-        return _title(kind)
+    if kind.get_class() not in _NUMBERS or base.kind not in "biufc":
+        return None
     name = f"{base.kind}{base.itemsize}"
     if name not in NUMPY_ELEMENTS:
-        return _title(kind)
-    return dtype, _is_plain(kind, base), name
+        return None
+    return _Element(dtype, _is_plain(kind, base), name)
 
 
 def _is_bfloat16(kind: h5t.TypeID) -> bool:
@@ -613,7 +696,7 @@ def _is_plain(kind: h5t.TypeID, dtype: np.dtype[Any]) -> bool:
         dtype: their type in memory, in the byte order of the file.
     """
     while kind.get_class() in (h5t.ARRAY, h5t.ENUM):
-        kind = kind.get_super()
+        kind = kind.get_super()  # of the elements of an array; of the numbers of an enumeration
     if kind.get_class() in (h5t.INTEGER, h5t.BITFIELD):
         # HDF5 has integers whose bits are only a part of their bytes.
         uses_all_bits = kind.get_offset() == 0 and kind.get_precision() == 8 * kind.get_size()
@@ -674,28 +757,42 @@ def _send_elements(parent: Parent, data_set: h5d.DatasetID, start: int, count: i
     Args:
         parent: receives them.
         data_set: the data set.
-        start: number of the first element, 0-based; those of an element type with a shape count one by one.
+        start: number of the first element, 0-based; those of an array type count one by one.
         count: number of elements.
     """
-    kind = data_set.get_type()
-    element = _element(kind)
-    if isinstance(element, str):
+    element = _element(data_set.get_type())
+    if element is None:
         raise Refusal("damaged", "a data set has become another one")
-    dtype, _is_plain, name = element
-    in_memory = kind if name == "bfloat16" else h5t.py_create(dtype)  # numpy has no type for bfloat16
-    # Elements of a type with a shape of its own come together: whole groups are read, and the rest is cut off.
-    group_size = math.prod(dtype.shape)
-    first_group = start // group_size
-    end_group = -(-(start + count) // group_size)  # rounded up
+    dtype = element.dtype
+    # HDF5 reads whole arrays only: the rest of the first and of the last one is cut off.
+    array_size = math.prod(dtype.shape)  # 1 for elements of other types
+    first_array = start // array_size
+    end_array = -(-(start + count) // array_size)  # rounded up
+    arrays = _bytes_of_run(data_set, element, first_array, end_array)
+    size = dtype.base.itemsize
+    skipped_bytes = (start - first_array * array_size) * size
+    data = memoryview(arrays)[skipped_bytes : skipped_bytes + count * size]
+    parent.answer({"elements": len(data)}, data)
+
+
+def _bytes_of_run(data_set: h5d.DatasetID, element: _Element, start: int, stop: int) -> bytes:
+    """Return the bytes of a run of HDF5's elements, in the order of memory and the byte order of the file.
+
+    Args:
+        data_set: the data set.
+        element: what its elements are.
+        start: the first of them, 0-based; one of an array type is a whole array.
+        stop: the one after the last.
+    """
+    dtype = element.dtype
+    # numpy has no type for bfloat16: HDF5 must not convert it.
+    in_memory = data_set.get_type() if element.name == "bfloat16" else h5t.py_create(dtype)
     parts = []
-    for corner, extents in boxes(data_set.shape, first_group, end_group):
+    for corner, extents in boxes(data_set.shape, start, stop):
         values = np.zeros((*extents, *dtype.shape), dtype.base)
         _read_box(data_set, corner, extents, values, in_memory)
         parts.append(values.tobytes())
-    size = dtype.base.itemsize
-    skipped = (start - first_group * group_size) * size
-    data = memoryview(b"".join(parts))[skipped : skipped + count * size]
-    parent.answer({"elements": len(data)}, data)
+    return b"".join(parts)
 
 
 def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) -> h5d.DatasetID:
@@ -703,7 +800,7 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
 
     Args:
         root: of the file.
-        group: that the data set is in.
+        group: that the data set is in; what is not a group has none.
         name: of the link to it.
         memory: bytes that this process may allocate.
 
@@ -718,14 +815,8 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
         return data_set
     chunk = plan.get_chunk()
     chunk_bytes = math.prod(chunk) * data_set.get_type().get_size()
-    chunks_in_row = _chunks_in_row(data_set.shape, chunk)
-    stored_chunks = data_set.get_num_chunks()
-    # Two threads copy a file, each in a row of its own; and HDF5 needs about as much memory again to inflate a chunk.
-    count = min(2 * chunks_in_row, stored_chunks)
-    if count * chunk_bytes > memory // 2:  # then both threads share one row
-        count = min(chunks_in_row, stored_chunks)
-    if count * chunk_bytes > memory // 2:
-        raise Refusal("memory", "the chunks of a data set are too large")
+    most_chunks = memory // 2 // chunk_bytes  # HDF5 needs about as much memory again to inflate them
+    count = _chunks_in_cache(data_set, chunk, most_chunks)
     access = h5p.create(h5p.DATASET_ACCESS)
     slots = min(_SLOTS_PER_CHUNK * count + _LEAST_SLOTS, _MOST_SLOTS)
     access.set_chunk_cache(slots, max(count * chunk_bytes, _LEAST_CACHE), _PREEMPTION)
@@ -733,16 +824,40 @@ def _opened_with_cache(root: h5g.GroupID, group: Any, name: bytes, memory: int) 
     return _target(root, group, name, access)
 
 
-def _chunks_in_row(shape: tuple[int, ...], chunk: tuple[int, ...]) -> int:
-    """Return how many chunks are in use at once where elements are read in the order of memory: those of a row.
+def _chunks_in_cache(data_set: h5d.DatasetID, chunk: tuple[int, ...], most: int) -> int:
+    """Return how many chunks of a data set the cache has to hold.
 
-    A row begins at the first axis along which a chunk has several elements.
+    Args:
+        data_set: the data set.
+        chunk: the extents of a chunk.
+        most: chunks that fit in the memory.
+
+    Raises:
+        Refusal: these are too few.
+    """
+    stored_chunks = int(data_set.get_num_chunks())
+    chunks_in_row = _chunks_in_row(data_set.shape, chunk)
+    # Two threads copy a file, each in a row of its own; if two rows do not fit, both share one.
+    count = min(2 * chunks_in_row, stored_chunks)
+    if count > most:
+        count = min(chunks_in_row, stored_chunks)
+    if count > most:
+        raise Refusal("memory", "the chunks of a data set are too large")
+    return count
+
+
+def _chunks_in_row(shape: tuple[int, ...], chunk: tuple[int, ...]) -> int:
+    """Return how many chunks are in use at once where elements are read in the order of memory.
+
+    From one element of a chunk to the next along the first axis that has several in it, reading goes through all chunks
+    along the axes after that one: these are a row.
 
     Args:
         shape: of the data set.
-        chunk: the extents of a chunk.
+        chunk: the extents of a chunk, at least one.
     """
-    axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), len(chunk) - 1)
+    last_axis = len(chunk) - 1
+    axis = next((axis for axis, extent in enumerate(chunk) if extent > 1), last_axis)
     count = 1
     for extent, chunk_extent in zip(shape[axis + 1 :], chunk[axis + 1 :]):
         count *= -(-extent // chunk_extent)  # rounded up
@@ -757,22 +872,24 @@ def boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple
     Args:
         shape: of the whole.
         start: first element of the run, 0-based.
-        stop: the element after its last.
+        stop: the element after its last; at least one more.
     """
     if not shape:
         yield (), ()  # the one element of a data set without dimensions
         return
-    row_size = math.prod(shape[1:])
+    row_shape = shape[1:]
+    row_size = math.prod(row_shape)
     while start < stop:
         row, position = divmod(start, row_size)
         whole_rows = (stop - start) // row_size
         if position == 0 and whole_rows:
-            yield (row, *(0 for _ in shape[1:])), (whole_rows, *shape[1:])
+            row_start = (0,) * len(row_shape)
+            yield (row, *row_start), (whole_rows, *row_shape)
             start += whole_rows * row_size
         else:
             # A part of one row is a run in a shape of one dimension less.
             end = min(stop, (row + 1) * row_size)
-            for corner, extents in boxes(shape[1:], position, position + end - start):
+            for corner, extents in boxes(row_shape, position, position + end - start):
                 yield (row, *corner), (1, *extents)
             start = end
 

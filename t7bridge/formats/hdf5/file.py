@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from ...data import np
@@ -67,7 +68,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
     note, and so are links to other files.
 
     Args:
-        source: a path, bytes, or a binary file object.
+        source: a path, bytes, or a binary file object, whose position does not count.
         limits: resource limits.
 
     Raises:
@@ -75,7 +76,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         UnsupportedError: h5py is not installed, or the file has a filter that HDF5 does not have.
     """
     require_h5py()
-    opened, _ = ByteSource.open(source)
+    opened, _position = ByteSource.open(source)  # read from its beginning: `t7bridge.open` refuses another position
     notes: list[Note] = []
     reader = _Reader(opened, limits, notes)
     document = Document("hdf5", opened, reader.roots, metadata=reader.metadata, notes=notes)
@@ -111,7 +112,7 @@ class _Reader:
         # Spends the steps of all paths: groups in groups may make them long. Four for each byte of the file are free.
         self._path_budget = Budget(limits, "reading the groups of an HDF5 file", free=4 * source.size)
         self._paths: list[tuple[Name, list[str]]] = []
-        """Of each group and data set in the order of their numbers: the names, and these as the library has them."""
+        """Of each group and data set, at the place of its number: the names, and these as the library has them."""
         self._values: dict[Name, Value] = {}
         """The data sets by their paths: one under several paths is one object."""
         self._views: dict[Name, TensorView] = {}
@@ -127,13 +128,13 @@ class _Reader:
         self._list()
 
     def roots(self) -> list[Any]:
-        """Return the tensors and texts, in a dict for each group; new dicts each time.
+        """Return the tensors and texts, in a dict for each group, as the one item of a list; new dicts each time.
 
         Raises:
             CorruptError: two data sets have one name.
         """
         tensors = {path: value for path, value in self._values.items() if isinstance(value, Tensor)}
-        tied = tie(dict(tensors), self._views, self._notes)
+        tied = tie(tensors, self._views, self._notes)  # views of one storage, where attributes record that
         root: dict[Any, Any] = {}
         items: dict[int, Value] = {}
         """By the identity of a data set's value: what is returned for it, so that links to one are one tensor."""
@@ -142,36 +143,38 @@ class _Reader:
             item = items.setdefault(id(value), tied.get(path, value))
             recorded_name = self._recorded.get(path)
             if recorded_name is not None:
-                # `_put` puts the item there, and returns None, if no other is in the way.
                 if _is_stored_as(recorded_name, path) and _put(root, recorded_name, item) is None:
                     continue
-                # A wrong record: the name in the file counts.
+                # A wrong record, or another item is in the way: the name in the file counts.
                 paths_with_wrong_record.append(path)
-            obstacle = _put(root, path, item)
-            if obstacle is not None:
+            if _put(root, path, item) is not None:
                 raise CorruptError("two data sets have one name", path=".".join(path))
         if paths_with_wrong_record:
-            first_path = ".".join(paths_with_wrong_record[0])
-            message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
-            self._notes.append(Note("warning", path=first_path, message=message, code="record"))
+            self._note_wrong_record(paths_with_wrong_record[0])
         return [root]
+
+    def _note_wrong_record(self, path: Name) -> None:
+        """Add a note about data sets, of which the first has this path, whose recorded names are not used."""
+        message = "the name that its attribute records is not one that HDF5 cannot have, and is not used"
+        self._notes.append(Note("warning", path=".".join(path), message=message, code="record"))
 
     def _list(self) -> None:
         """Read the groups and data sets, but no elements of tensors: sets metadata, paths and values of this reader."""
-        for message in self._file.listing(max(0, self._inflation.bytes_left), self._path_of):
-            if len(self._paths) + len(self._values) > self._limits.archive_members:
-                raise self._limits.exceeded("archive_members", "has too many groups and data sets")
-            if not self._paths:
-                # The first message is about the root group, whose texts are metadata. Texts of others are left out.
-                self._paths.append(((), []))
-                self.metadata = {_name(name): _name(text) for name, text in message["texts"].items()}
-                self._count_attributes((), message)
-            else:
+        # Closed at an error, too: until then no other question can be asked.
+        with closing(self._file.listing(max(0, self._inflation.bytes_left), self._path_of)) as messages:
+            # The first message is about the root group, whose texts are metadata. Texts of others are left out.
+            root = next(messages)
+            self._paths.append(((), []))
+            self.metadata = {_name(name): _name(text) for name, text in root["texts"].items()}
+            self._count_attributes((), root)
+            for number, message in enumerate(messages, start=1):
+                if number > self._limits.archive_members:
+                    raise self._limits.exceeded("archive_members", "has too many groups and data sets")
                 group, group_names = self._paths[message["in"]]
-                path = (*group, _name(message["name"]))
+                name = message["name"]
+                path = (*group, _name(name))
                 self._path_budget.spend(len(path))
-                # The names go to the library again, to ask for elements; those of the path are decoded.
-                self._add_target(message, path, [*group_names, message["name"]])
+                self._add_target(message, path, [*group_names, name])
         if self._left_out_attributes:
             self._note_left_out_attributes()
 
@@ -195,9 +198,9 @@ class _Reader:
         """Add what a link of a group leads to: a new group or data set, a data set met before, or what is left out.
 
         Args:
-            message: about it; see `child._message_of_target`.
-            path: the names of the groups, and that of the link.
-            names: the same as the library has them, to ask for elements.
+            message: about it; see `child._Listing._message_of_target`.
+            path: the names of the groups, and that of the link, decoded.
+            names: the same as the library has them, a character for each byte, to ask it for elements.
         """
         kind = message["object"]
         if kind == "left out":
@@ -207,20 +210,25 @@ class _Reader:
         if kind == "link":
             self._put_data_set(path, self._data_sets[message["to"]])
             return
-        # Both sides number new groups and data sets in the same order, by `_paths` here. What is above has no number.
-        self._count_attributes(path, message)
+        # The library numbers new groups and data sets in this order, from which it says `in` and `to`. What is above
+        # has no number.
+        number = len(self._paths)
         self._paths.append((path, names))
+        self._count_attributes(path, message)
         if kind == "group":
             return
         value = self._texts(message, path) if kind == "text" else self._tensor(message, path, names)
-        data_set = _DataSet(value, *_recorded_names_and_view(message, path))
-        number = len(self._paths) - 1
-        self._data_sets[number] = data_set
-        self._put_data_set(path, data_set)
+        recorded_names, view = _recorded_names_and_view(message, path)
+        self._data_sets[number] = _DataSet(value, recorded_names, view)
+        self._put_data_set(path, self._data_sets[number])
 
     def _put_data_set(self, path: Name, data_set: _DataSet) -> None:
-        """Add a data set under one of its paths, with the name and the view that its attribute records for this."""
-        recorded_name = data_set.names.get("/".join(path))
+        """Add a data set under one of its paths, of which links make several.
+
+        Its attribute may record for this path the name of the tensor, where HDF5 cannot have that; and for all paths,
+        of which part of a storage the tensor is a view.
+        """
+        recorded_name = data_set.names.get("/".join(path))  # no name that HDF5 has contains a slash
         if recorded_name is not None:
             self._recorded[path] = recorded_name
         self._values[path] = data_set.value
@@ -228,31 +236,36 @@ class _Reader:
             self._views[path] = data_set.view
 
     def _count_attributes(self, path: Name, message: dict[str, Any]) -> None:
-        """Count attributes of a group or data set that are neither ours nor metadata of the file."""
+        """Count the attributes of a group or data set that are left out, and keep the names of the first of the file.
+
+        Args:
+            path: of the group or data set.
+            message: about it; see `child._left_out`.
+        """
         self._left_out_attributes += message["attributes"]
         room = _MOST_NAMED_ATTRIBUTES - len(self._attribute_names)
         for name in message["named"][:room]:
             self._attribute_names.append(f"{'.'.join(path)}@{_name(name)}"[:_LONGEST_SHOWN_NAME])
 
     def _texts(self, message: dict[str, Any], path: Name) -> Any:
-        """Return the strings of a data set, in lists of its shape.
+        """Return the strings of a data set, in lists of its shape; without dimensions, the one string.
 
         Args:
-            message: about the data set; see `child._data_set`.
+            message: about the data set; see `child._message_of_data_set`.
             path: of the data set, for errors.
 
         Raises:
             LimitError: they would exceed a limit, as they are in memory from now on.
         """
-        self._inflation.spend(sum(map(len, message["texts"])), "data sets", path=".".join(path))
-        texts = [_text(text) for text in message["texts"]]
-        return _nested(texts, tuple(message["shape"]))
+        texts_row_by_row = message["texts"]  # a character for each byte
+        self._inflation.spend(sum(map(len, texts_row_by_row)), "data sets", path=".".join(path))
+        return _nested([_text(text) for text in texts_row_by_row], tuple(message["shape"]))
 
     def _tensor(self, message: dict[str, Any], path: Name, names: list[str]) -> Tensor:
         """Return a data set as a tensor, whose elements are in the file, or come from the library when they are read.
 
         Args:
-            message: about the data set; see `child._data_set`.
+            message: about the data set; see `child._message_of_data_set`.
             path: the names of its groups, and its own.
             names: the same as the library has them.
 
@@ -261,17 +274,14 @@ class _Reader:
             LimitError: inflating them would exceed a limit.
         """
         where = ".".join(path)
-        code = message["element"]
-        # The code of numpy, which has none for bfloat16.
+        code = message["element"]  # that of numpy, which has none for bfloat16
         element = ELEMENT_TYPES["bfloat16"] if code == "bfloat16" else NUMPY_ELEMENTS[code]
         shape = tuple(map(int, message["shape"]))
         nbytes = math.prod(shape) * element.itemsize
-        source = self._source
+        source: ByteSource = self._source
         offset = 0
         if nbytes and "span" in message:  # they are in one piece in the file
-            offset, stored = map(int, message["span"])
-            if stored < nbytes or not 0 <= offset <= source.size - nbytes:
-                raise CorruptError("a data set's elements are not all in the file", offset=offset, path=where)
+            offset = self._offset_in_file(message["span"], nbytes, where)
         elif nbytes:  # the library has to make them of what is in the file
             self._inflation.spend(nbytes, "data sets", path=where)
             source = _Elements(
@@ -279,6 +289,22 @@ class _Reader:
             )
         order = message["order"]
         return tensor_of_bytes(source, offset, nbytes, element, shape, path=where, limits=self._limits, order=order)
+
+    def _offset_in_file(self, span: list[int], nbytes: int, path: str) -> int:
+        """Return the offset of elements that are in one piece in the file.
+
+        Args:
+            span: offset and size in bytes of the piece, as the library says.
+            nbytes: size of the elements.
+            path: of the data set, for the error.
+
+        Raises:
+            CorruptError: they are not all in the file.
+        """
+        offset, stored = map(int, span)
+        if stored < nbytes or not 0 <= offset <= self._source.size - nbytes:
+            raise CorruptError("a data set's elements are not all in the file", offset=offset, path=path)
+        return offset
 
 
 def _name(text: str) -> str:
@@ -299,16 +325,20 @@ def _nested(texts: list[Any], shape: tuple[int, ...]) -> Any:
     """Return strings in lists of a shape; without dimensions, the one string.
 
     Args:
-        texts: the strings, row by row.
+        texts: the strings, row by row, as many as the shape has elements.
         shape: of the lists.
     """
     if not shape:
         return texts[0]
     if len(shape) == 1:
         return texts
-    rows, *row_shape = shape
+    row_count, *row_shape = shape
     row_size = math.prod(row_shape)
-    return [_nested(texts[row * row_size : (row + 1) * row_size], tuple(row_shape)) for row in range(rows)]
+    rows = []
+    for row in range(row_count):
+        texts_of_row = texts[row * row_size : (row + 1) * row_size]
+        rows.append(_nested(texts_of_row, tuple(row_shape)))
+    return rows
 
 
 class _DataSet(NamedTuple):
@@ -326,10 +356,10 @@ class _DataSet(NamedTuple):
 
 
 def _recorded_names_and_view(message: dict[str, Any], data_set: Name) -> tuple[dict[str, Name], TensorView | None]:
-    """Return what the attribute that we write records: the name for each path, and the view of a storage.
+    """Return what the attribute that we write records, see `_DataSet`: the name for each path, and the view.
 
     Args:
-        message: about the data set; see `child._data_set`.
+        message: about the data set; see `child._message_of_data_set`.
         data_set: its path, for errors.
 
     Returns:
@@ -419,19 +449,9 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
         UnsupportedError: h5py is not installed, or HDF5 has no such elements.
         WriteError: the disk reports an error.
     """
-    h5py = _h5py()
     named = NamedTensors.of(value)
-    for steps, tensor in named.tensors.items():
-        if not tensor.element.native:
-            raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", path=".".join(steps))
-    try:
-        with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
-            places = list(_lay_out(h5py, file, named))
-            texts = dict(_attributes_of_metadata(named.metadata))
-            for attribute, text in texts.values():
-                file.attrs[attribute] = text
-    except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
-        raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
+    texts = dict(_attributes_of_metadata(named.metadata))
+    places = _write_but_elements(output, named, texts.values())
     # h5py has closed the file, so that nobody else writes it.
     for offset, tensor in places:
         output.place(offset, content(tensor))
@@ -440,19 +460,53 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     return Written(len(named.tensors), named.storages, left_out)
 
 
-def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield for each string the name that it has, and name and text of its attribute.
+def _write_but_elements(
+    output: FileOutput, named: NamedTensors, attributes: Iterable[tuple[str, str]]
+) -> list[tuple[int, Tensor]]:
+    """Write a file with h5py, but no elements; return the position of the elements of each data set, and its tensor.
 
-    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A string
+    Args:
+        output: the file.
+        named: the tensors.
+        attributes: name and text of each attribute of the root group.
+
+    Raises:
+        UnsupportedError: h5py is not installed, or HDF5 has no such elements.
+        WriteError: the disk reports an error.
+    """
+    h5py = _h5py()
+    _check_elements(named)
+    try:
+        # The order of the tensors is kept. No lock is needed, as nobody else knows the file yet.
+        with h5py.File(output.temporary, "w", track_order=True, locking=False) as file:
+            places = list(_lay_out(h5py, file, named))
+            for name, text in attributes:
+                file.attrs[name] = text
+            return places
+    except (OSError, ValueError, RuntimeError, KeyError) as error:  # h5py raises these for errors of HDF5
+        raise WriteError(f"cannot be written as HDF5: {error}", file=output.name) from error
+
+
+def _check_elements(named: NamedTensors) -> None:
+    """Refuse tensors with elements that HDF5 does not have."""
+    for steps, tensor in named.tensors.items():
+        if not tensor.element.native:
+            raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", path=".".join(steps))
+
+
+def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield for each text of the metadata its name, and name and text of the attribute that it becomes.
+
+    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A text
     that is too long is skipped, and one whose attribute would have the name of an earlier one.
     """
     attribute_names: set[bytes] = set()
     for name, text in metadata.items():
         attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace") or b"_"
-        value = text.encode("utf-8", "backslashreplace")
+        value = text.replace("\0", "_").encode("utf-8", "backslashreplace")
         if len(attribute) + len(value) <= _MOST_ATTRIBUTE and attribute not in attribute_names:
             attribute_names.add(attribute)
-            yield name, (attribute.decode(), value.replace(b"\0", b"_").decode())
+            yield name, (attribute.decode(), value.decode())
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:
@@ -472,15 +526,10 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
     views = _views_in_attributes(named)
     for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
         identity = _view_identity(tensor, steps)
-        *group_names, name = path
-        group = _group_below(file, group_names)
-        if identity in data_sets:
-            data_set = data_sets[identity]
-            group[name] = data_set  # a link to it
-        else:
-            data_set = data_sets[identity] = _create(h5py, group, name, tensor)
-            if tensor.numel:
-                yield int(data_set.id.get_offset()), tensor
+        is_new = identity not in data_sets
+        data_set = data_sets[identity] = _linked_or_created(h5py, file, path, tensor, data_sets.get(identity))
+        if is_new and tensor.numel:
+            yield int(data_set.id.get_offset()), tensor
         # All links to a data set share its attribute, which is written again with the names of each.
         recorded_names = names.setdefault(identity, {})
         if path != steps:
@@ -488,8 +537,28 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
         _describe(data_set, recorded_names, views.get(steps))
 
 
+def _linked_or_created(h5py: Any, file: Any, path: Name, tensor: Tensor, data_set: Any) -> Any:
+    """Create a link to a data set, or the data set if there is none yet; return it.
+
+    Args:
+        h5py: the module.
+        file: the h5py file.
+        path: of the link: the groups, created where they do not exist, and its name.
+        tensor: has the element type and shape.
+        data_set: the data set; `None` if there is none yet.
+    """
+    *group_names, name = path
+    group = _group_below(file, group_names)
+    if data_set is None:
+        return _create(h5py, group, name, tensor)
+    group[name] = data_set  # a link
+    return data_set
+
+
 def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
-    """Return what tensors have in common that are one data set: the view of a storage; of an empty tensor its name.
+    """Return what is equal for tensors that become one data set: those with the same elements in memory.
+
+    A tensor without elements becomes one of its own.
 
     Args:
         tensor: the tensor.
@@ -509,7 +578,7 @@ def _group_below(file: Any, names: list[str]) -> Any:
 
 
 def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
-    """Create a contiguous data set with space allocated, but without data; return it.
+    """Create a contiguous data set whose elements have their place in the file, but are not written; return it.
 
     Args:
         h5py: the module.
@@ -520,16 +589,15 @@ def _create(h5py: Any, group: Any, name: str, tensor: Tensor) -> Any:
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_obj_track_times(False)  # the same input results in the same bytes
     plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # by default no place is chosen before elements are written
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    dtype = np.dtype(tensor.element.code).newbyteorder("<")
-    kind = h5py.h5t.py_create(dtype, logical=True)
+    kind = h5py.h5t.py_create(np.dtype(tensor.element.code).newbyteorder("<"))
     space = h5py.h5s.create_simple(tensor.shape) if tensor.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.Dataset(h5py.h5d.create(group.id, name.encode("utf-8", "surrogateescape"), kind, space, plan))
+    return h5py.Dataset(h5py.h5d.create(group.id, name.encode(), kind, space, plan))
 
 
 def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:
-    """Return the views that links cannot express: those of storages viewed in several ways."""
+    """Return the views that links cannot express: those of storages of which there are different views."""
     views_of_storage: dict[int, set[Any]] = {}
     """By the number of a storage: the different views of it."""
     for steps, view in named.views.items():
@@ -539,12 +607,12 @@ def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:
 
 
 def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) -> None:
-    """Write the attribute for what HDF5 cannot express: invalid names, and the view of a storage.
+    """Write the attribute for what HDF5 cannot express: names that it cannot have, and the view of a storage.
 
     Args:
-        data_set: receives it; that of an earlier link to the data set is replaced.
-        names: the name for each path, joined by slashes.
-        view: of the storage.
+        data_set: receives it, instead of one that was written for an earlier link.
+        names: by each path of the data set, joined by slashes, the name of the tensor, if it is another.
+        view: the part of its storage that the tensor is; `None` if links say enough.
     """
     record: dict[str, Any] = {}
     if names:
@@ -569,17 +637,18 @@ def _valid_names(steps: Any) -> Name:
 
 
 def _paths(named: NamedTensors) -> list[Name]:
-    """Return the groups and the data set of each tensor, in the order of the tensors."""
+    """Return the groups and the data set of each tensor, in the order of the tensors; no two have the same."""
     tree: dict[str, Any] = {}
+    """The groups so far, as dicts, and in them the data sets."""
     paths: dict[Name, Name] = {}
     # Names that HDF5 can have come first, so that others do not take them.
     for steps in sorted(named.tensors, key=lambda steps: _valid_names(steps) != steps):
         path = _valid_names(steps)
-        obstacle = _put(tree, path, steps)
-        while obstacle is not None:
-            # The group or data set at this step is another's: an underscore makes a new name of it.
-            path = (*path[:obstacle], path[obstacle] + "_", *path[obstacle + 1 :])
-            obstacle = _put(tree, path, steps)
+        place_in_use = _put(tree, path, steps)
+        while place_in_use is not None:
+            # The group or data set at this place of the path is another's: an underscore makes a new name of it.
+            path = (*path[:place_in_use], path[place_in_use] + "_", *path[place_in_use + 1 :])
+            place_in_use = _put(tree, path, steps)
         paths[steps] = path
     return [paths[steps] for steps in named.tensors]
 
@@ -593,7 +662,8 @@ def _put(tree: dict[str, Any], path: Name, item: Any) -> int | None:
         item: not a dict.
 
     Returns:
-        `None` if the item was put there; otherwise the index in the path of the first name under which another item is.
+        `None` if the item was put there; otherwise the index in the path of the first name under which another is. Then
+        the tree is as before.
     """
     *groups, name = path
     for place, group in enumerate(groups):
@@ -618,9 +688,9 @@ def _is_stored_as(steps: Name, path: Name) -> bool:
     valid_names = _valid_names(steps)
     if valid_names == steps or len(path) != len(steps):
         return False
-    # Underscores are appended to a name that is in use, and none are removed.
-    for part, name in zip(path, valid_names):
-        if part.rstrip("_") != name.rstrip("_") or len(part) < len(name):
+    # A name that was in use has underscores appended, see `_paths`.
+    for name_in_file, valid_name in zip(path, valid_names):
+        if name_in_file.rstrip("_") != valid_name.rstrip("_") or len(name_in_file) < len(valid_name):
             return False
     return True
 
@@ -635,7 +705,9 @@ def differences(path: str, named: NamedTensors) -> list[str]:
     Raises:
         UnsupportedError: h5py is not installed.
     """
-    tensors = {"/" + "/".join(steps): tensor for tensor, steps in zip(named.tensors.values(), _paths(named))}
+    tensors = {}
+    for tensor, names in zip(named.tensors.values(), _paths(named)):
+        tensors["/" + "/".join(names)] = tensor
     with _h5py().File(path, "r") as file:
         data_sets = {name: file[name] for name in tensors if name in file}
         return compared(tensors, data_sets, lambda data_set: of_numpy(data_set[()]), numpy_kind)

@@ -15,7 +15,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from itertools import count
 from typing import IO, Any
@@ -38,6 +39,8 @@ _LONGEST_TEXT = 200
 """Characters of a message of the library in an error."""
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
 """The exit code of a process that has used up its processor time."""
+_Answer = tuple[dict[str, Any], bytes]
+"""A message of the process, and the bytes after it, none for most."""
 _ENDED = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
 """What using the pipes raises when the process has ended, or sends what is not a message."""
 
@@ -75,12 +78,12 @@ class LibraryFile:
         self._opened = _Opened.of(source)
         """The file as the child has it open: kept, as the child closes it when nobody has it."""
 
-    def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Iterator[dict[str, Any]]:
+    def listing(self, text_bytes: int, path_of: Callable[[dict[str, Any]], str]) -> Generator[dict[str, Any]]:
         """Ask for everything in the file but elements, and yield what `child` says about each group and data set.
 
         Each message is a dict: `object` is `group`, `data set`, `text`, `link` (to a data set met before) or `left
         out`. All but the first, which is about the root group, have the number of the group they are in under `in`, and
-        a name under `name`. What else they have depends on `object`: see `child._list`.
+        a name under `name`. What else they have depends on `object`: see `child._Listing`.
 
         Args:
             text_bytes: how long the strings in a data set may be together; the file is refused if they are longer.
@@ -111,9 +114,7 @@ class LibraryFile:
         answers = [payload for _, payload in self._ask(question, lambda _: path)]
         return b"".join(answers)
 
-    def _ask(
-        self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]
-    ) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _ask(self, question: dict[str, Any], path_of: Callable[[dict[str, Any]], str]) -> Iterator[_Answer]:
         """Yield the answers to a question, each with its bytes.
 
         Args:
@@ -126,30 +127,23 @@ class LibraryFile:
             UnsupportedError: as the process reports.
         """
         seconds = self._limits.library_seconds + self._source.size // _BYTES_A_SECOND
+        message: dict[str, Any] = {}  # the last one, which says where reading was at an error
         with _in_use:  # until the last answer was taken: one process serves all files
             library = _started(self._limits.library_bytes)
-            closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
-            full_question = {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
-            failure: T7BridgeError | None = None
-            is_answered = False
-            message: dict[str, Any] = {}  # the last one, which says where reading was at an error
             try:
-                for message, payload in library.ask(self._source, full_question, seconds):
-                    if "error" in message:
-                        failure = self._failure(str(message["error"]), str(message["message"]))
-                        break
-                    yield message, payload
-                is_answered = failure is None
+                with closing(library.ask(self._source, self._with_file(question), seconds)) as answers:
+                    for message, payload in answers:
+                        if "error" not in message:
+                            yield message, payload
             except _ENDED as error:
-                library.end()
                 raise self._located(self._ended(library), path_of(message)) from error
-            finally:
-                # Also if the caller has taken only some answers: the others would be those to the next question.
-                if not is_answered:
-                    library.end()
-        # Not inside of `try`, which would take it for the end of the process: most are a ValueError, one of `_ENDED`.
-        if failure is not None:
-            raise self._located(failure, path_of(message))
+        if "error" in message:
+            raise self._located(self._failure(message), path_of(message))
+
+    def _with_file(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return a question with the file that it is about, and the files to close, which are told only once."""
+        closed = [_closed_files.popleft() for _ in range(len(_closed_files))]
+        return {"file": self._opened.number, "size": self._source.size, "closed": closed, **question}
 
     def _located(self, error: T7BridgeError, path: str) -> T7BridgeError:
         """Return an error after setting its file and path."""
@@ -163,9 +157,14 @@ class LibraryFile:
             return self._limits.exceeded("library_seconds", "the HDF5 library takes too long to read it")
         return CorruptError(f"the HDF5 library ended with exit code {library.exit_code} when it read this")
 
-    def _failure(self, kind: str, message: str) -> T7BridgeError:
-        """Return the error that the child reports: its kind, see `child.Refusal`, and the text of the library."""
-        message = printable(message)[:_LONGEST_TEXT]
+    def _failure(self, report: dict[str, Any]) -> T7BridgeError:
+        """Return the error that the child reports.
+
+        Args:
+            report: with its kind under `error`, see `child.Refusal`, and the text of the library under `message`.
+        """
+        kind = report["error"]
+        message = printable(str(report.get("message")))[:_LONGEST_TEXT]
         if kind == "unsupported":
             return UnsupportedError(message)
         if kind == "filter":
@@ -203,12 +202,13 @@ class _Opened:
     def of(cls, source: ByteSource) -> _Opened:
         """Return the file of a source: the same for all sources of one file that has not changed since.
 
-        Sources in memory, and parts of other files, each have one of their own.
+        Sources in memory, and parts that begin inside other files, each have one of their own.
         """
-        file, start = source.resolve(0)
-        if file.fd is None or start:  # in memory, or a part of another file
+        file, start = source.resolve(0)  # what the source is a part of, and where it begins there
+        if file.fd is None or start:
             return cls()
         status = os.fstat(file.fd)
+        # A part that begins where its file does differs from that by its size.
         state = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size, source.size)
         opened = _opened_files.get(state)
         if opened is None:
@@ -252,6 +252,10 @@ class _Library:
             )
         except OSError as error:
             raise T7BridgeError(f"a process to read HDF5 cannot be started: {error.strerror}") from error
+        assert self._process.stdin is not None  # as it was asked for
+        assert self._process.stdout is not None
+        self._questions: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
 
     @property
@@ -259,8 +263,11 @@ class _Library:
         """The exit code of the process that has ended; minus the number of the signal, if one ended it."""
         return self._process.returncode
 
-    def ask(self, source: ByteSource, question: dict[str, Any], seconds: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def ask(self, source: ByteSource, question: dict[str, Any], seconds: int) -> Generator[_Answer]:
         """Yield the answers to a question, each with its bytes, and serve the file meanwhile.
+
+        If not all answers are taken, the process is ended: the others would be those to the next question. It is also
+        ended after an error, which the last answer reports: HDF5 may be in any state then.
 
         Args:
             source: the file.
@@ -269,58 +276,65 @@ class _Library:
 
         Raises:
             OSError, EOFError, ValueError, TypeError, KeyError, RecursionError: the process has ended, or sends what is
-                not a message (`_ENDED`). It cannot be asked again; nor can it if not all answers are taken.
+                not a message (`_ENDED`).
         """
-        questions = self._process.stdin
-        answers = self._process.stdout
-        if questions is None or answers is None:  # never, as they were asked for: for the type checker
-            raise EOFError
         self._deadline = time.monotonic() + seconds + _WAITING_SECONDS  # for `_watch`
         answered = threading.Event()
         if IS_WINDOWS:
             # Elsewhere the process limits its own time, and no thread is started: it might collect the program's
             # garbage, and wait for ever for h5py's lock, which the program holds while h5py calls it.
             threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
+        is_done = False
         try:
-            questions.write(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
-            questions.flush()
-            while True:
-                message = _message_from(answers)
-                if "done" in message:
-                    return
-                if "bytes" in message:  # not an answer: the library needs bytes of the file
-                    offset, length = message["bytes"]
-                    data = self._served_bytes(source, offset, length)
-                    questions.write(b"%d\n" % len(data) + data)
-                    questions.flush()
-                else:
-                    yield message, _payload_from(answers, message)
+            self._send(json.dumps({**question, "seconds": seconds}).encode() + b"\n")
+            is_done = yield from self._answers_about(source)
         finally:
             answered.set()
+            if not is_done:
+                self.end()
 
-    def _served_bytes(self, source: ByteSource, offset: int, length: int) -> bytes:
-        """Return bytes of the file, fewer than asked for only where it ends.
+    def _answers_about(self, source: ByteSource) -> Generator[_Answer, None, bool]:
+        """Yield the answers to the question that was sent, and serve the file; return whether there was no error."""
+        while True:
+            message = _message_from(self._answers)
+            if "done" in message:
+                return True
+            if "bytes" in message:  # not an answer: the library needs bytes of the file
+                self._serve(source, message["bytes"])
+                continue
+            yield message, _payload_from(self._answers, message)
+            if "error" in message:
+                return False
+
+    def _send(self, data: bytes) -> None:
+        """Write a question, or bytes that were asked for."""
+        self._questions.write(data)
+        self._questions.flush()
+
+    def _serve(self, source: ByteSource, span: list[int]) -> None:
+        """Send bytes of the file to the process, fewer than it asks for only where the file ends.
 
         The time that reading them takes, as from an address, is not the library's.
 
         Args:
             source: the file.
-            offset: of the first byte, as the process asks for it.
-            length: number of bytes, at most `LARGEST_READ`, which is the most that `child` asks for at once.
+            span: offset of the first byte and number of bytes, as the process asks for them: at most `LARGEST_READ`.
 
         Raises:
             ValueError: the process asks for bytes from behind the end, or for too many.
         """
+        offset, length = span
         if not 0 <= offset <= source.size or not 0 <= length <= LARGEST_READ:
             raise ValueError("asks for bytes that are not in the file")
         began = time.monotonic()
         self._is_serving = True
         try:
-            return source.read(offset, length)
+            data = source.read(offset, length)
         finally:
             # In this order: `_watch`, in its thread, looks at the deadline as soon as nothing is served.
             self._deadline += time.monotonic() - began
             self._is_serving = False
+        self._send(b"%d\n" % len(data) + data)
 
     def _watch(self, answered: threading.Event) -> None:
         """End the process when its time is over, where it cannot limit that itself. Runs in a thread of its own.
@@ -328,6 +342,7 @@ class _Library:
         Args:
             answered: set when the question is answered; then this returns.
         """
+        # While bytes are served, after the deadline, it looks again every tenth of a second.
         while not answered.wait(max(0.1, self._deadline - time.monotonic())):
             if not self._is_serving and time.monotonic() > self._deadline:
                 self.ran_out_of_time = True

@@ -345,18 +345,19 @@ class PtArchive:
             The members that are pickles or model files by their suffixes, but cannot be read.
         """
         origin = self.origin
-        # Only `torch.load` has these rules: C++ reads archives with constants, and nothing reads one without a value.
+        # Only `torch.load` has rules for other members. It takes neither TorchScript, which has constants, nor archives
+        # without a value.
         is_for_torch_load = self.has(DATA_MEMBER) and not self.has(CONSTANTS_MEMBER)
         if origin.is_judged and is_for_torch_load:
             self._judge_descriptions()
         failed: list[str] = []
         for name, member in self.zip.members.items():
-            was_unpickled = name in self.trailing_notes  # which has each pickle that was read, without notes too
+            was_unpickled = name in self.trailing_notes  # which has every pickle that was read, also one without notes
             if was_unpickled or not member.size:
                 continue
             is_pickle_by_name = name.lower().endswith(_LOADED_SUFFIXES)
             try:
-                # What is a pickle by its name counts, however far it can be read: nothing is forgotten.
+                # The names in what is a pickle by its own name are kept, however far it can be read.
                 with nullcontext() if is_pickle_by_name else origin.forgetting_if_unreadable():
                     self._read_other(member, is_pickle_by_name)
             except T7BridgeError:

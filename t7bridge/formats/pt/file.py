@@ -172,7 +172,7 @@ class PtReader:
         Of TorchScript and C++ modules it is the state dict, as an `OrderedDict`, in PyTorch's order. Tensors in other
         attributes follow as `attributes.NAME`, and constants of the code as `constants.0`; of C++ archives the
         attributes follow each module's tensors. Of torch.export it is the state dict, followed by the constants.
-        The value is read once; later calls return the same object.
+        Later calls return the same object, or after `forget` an equal one, read again.
 
         Raises:
             FormatError: the file is damaged.

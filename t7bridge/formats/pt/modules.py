@@ -167,7 +167,8 @@ class Inside(NamedTuple):
     Attributes:
         content: what the module holds itself, in the form that the user of `walk` wants.
         submodules: the modules in it, by name.
-        charged_entries: a number of entries, which is charged for if the module is met again.
+        charged_entries: how many entries looking inside takes, of whatever kind: they are charged to `Limits.work`
+            each time that the module is met again.
     """
 
     content: Any
@@ -544,13 +545,11 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
     parameters: list[Entry] = []
     buffers: list[Entry] = []
     others: list[Entry] = []
-    for definition in module.each("parameters"):
+    for definition in module.each("parameters"):  # these are buffers, too
         name = definition.get("name", str, "")
         entry = Entry(name, _at(tensors, _integer(definition, "tensorId")), in_state=True)
-        if definition.values.get("isBuffer"):
-            buffers.append(entry)
-        else:
-            parameters.append(entry)
+        entries_of_kind = buffers if definition.values.get("isBuffer") else parameters
+        entries_of_kind.append(entry)
     listed_names = {entry.name for entry in (*parameters, *buffers)}
     for definition in module.each("attributes"):
         name = definition.get("name", str, "")

@@ -238,11 +238,11 @@ class ScriptWriter(PtWriter):
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
             for key, item in content.items():
+                item_path = f"{path}[{key!r}]"
                 *parents, name = _parts_of_name(key, path)
                 owner_depth = depth + len(parents)
                 if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
-                item_path = f"{path}[{key!r}]"
                 owner = self._module_below(module, parents, item_path)
                 if isinstance(item, Tensor):
                     self._add_tensor(owner, name, item, item_path)
@@ -291,8 +291,19 @@ class ScriptWriter(PtWriter):
         """
         optimizer = _optimizer_of(value)
         root = self._new_module({"pytorch_version": (_VERSION, "str")})
-        states = root.modules["state"] = self._new_module()
-        for number, state in value["state"].items():
+        root.modules["state"] = self._modules_of_states(value["state"], optimizer)
+        root.modules["param_groups"] = self._modules_of_groups(value["param_groups"], optimizer)
+        return root
+
+    def _modules_of_states(self, states_by_number: Mapping[Any, Any], optimizer: _Optimizer) -> _Module:
+        """Return the module with a module for the state of each parameter. Errors as above.
+
+        Args:
+            states_by_number: the states, by the number of the parameter.
+            optimizer: the kind of optimizer.
+        """
+        states = self._new_module()
+        for number, state in states_by_number.items():
             path = f"root['state'][{number!r}]"
             if not isinstance(state, Mapping):
                 raise ModelError("is not the state of an optimizer", path=path, found=shown(state))
@@ -301,10 +312,20 @@ class ScriptWriter(PtWriter):
             present_kinds = {name: kind for name, kind in optimizer.state.items() if state.get(name) is not None}
             states.modules[_number(number, path)] = self._new_module(self._in_cpp_types(state, present_kinds, path))
             _refuse_rest(state, optimizer.state, path)
-        # C++ has a list as its length, and one entry for each number: `params/size`, `params/0`, `params/1`.
-        groups = root.modules["param_groups"] = self._new_module()
-        self._add_size(groups, "param_groups/size", len(value["param_groups"]))
-        for number, group in enumerate(value["param_groups"]):
+        return states
+
+    def _modules_of_groups(self, param_groups: list[Any], optimizer: _Optimizer) -> _Module:
+        """Return the module with a module for each group of parameters. Errors as above.
+
+        C++ has a list as its length, and one entry for each number: `params/size`, `params/0`, `params/1`.
+
+        Args:
+            param_groups: the groups: the numbers of their parameters, and options.
+            optimizer: the kind of optimizer.
+        """
+        groups = self._new_module()
+        self._add_size(groups, "param_groups/size", len(param_groups))
+        for number, group in enumerate(param_groups):
             path = f"root['param_groups'][{number}]"
             module = groups.modules[f"param_groups/{number}"] = self._new_module()
             self._add_size(module, "params/size", len(group["params"]))
@@ -312,7 +333,7 @@ class ScriptWriter(PtWriter):
                 module.values[f"params/{position}"] = (_number(parameter, path), "str")
             module.modules["options"] = self._new_module(self._in_cpp_types(group, optimizer.options, path))
             _refuse_rest(group, {"params", *optimizer.options}, path)
-        return root
+        return groups
 
     def _in_cpp_types(self, values: Mapping[str, Any], kinds: dict[str, str], path: str) -> _TypedValues:
         """Return options or states in C++'s types, with the names of these types.

@@ -19,7 +19,7 @@ Source: PyTorch 2.13 `torch/serialization.py` `_legacy_load`, `legacy_load`; PyT
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -264,7 +264,7 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
     for entry in _tar_entries(source):
         reason = _unlike_pytorch(entry, is_duplicate=entry.name in members)
         if entry.kind == _EXTENDED_HEADER:
-            extended_header = _extended_header(source, entry)
+            extended_header = _extended_header(source, entry)  # always read: it may be too large
             if not reason and not _is_plain_pax(extended_header):
                 reason = "an extended header that PyTorch does not write"
         elif entry.kind in _FILE_KINDS:
@@ -555,6 +555,23 @@ def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
     return values[key]
 
 
+def _require_members(names: Iterable[str]) -> None:
+    """Refuse a tar archive without all members that PyTorch reads, by the names that it has.
+
+    Raises:
+        CorruptError: it lacks one.
+    """
+    names = list(names)
+    for name in ("storages", "tensors", "pickle"):
+        if name not in names:
+            raise CorruptError(
+                f"the archive has no member {name}",
+                expected="a tar archive of PyTorch 0.1",
+                found=", ".join(names[:4]),
+                hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
+            )
+
+
 def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     """Read a file in the tar layout.
 
@@ -570,17 +587,10 @@ def read_tar(origin: Origin, start: int = 0) -> tuple[Any, str, StorageTable]:
     """
     source = origin.source
     members = tar_members(source, origin.limits)
+    _require_members(members)
     values: dict[Hashable, Any] = {}  # storages and tensors, by key
     table = StorageTable()
     context = PickleContext(origin, table, partial(_value_or_class, values))
-    missing = [name for name in ("storages", "tensors", "pickle") if name not in members]
-    if missing:
-        raise CorruptError(
-            f"the archive has no member {missing[0]}",
-            expected="a tar archive of PyTorch 0.1",
-            found=", ".join(list(members)[:4]),
-            hint="Unpack it, or give the address of a member: tar://MEMBER::FILE.",
-        )
 
     def pickles_of(name: str) -> Unpickler:
         """Return a reader of the pickles in a member."""

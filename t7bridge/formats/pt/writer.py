@@ -45,8 +45,9 @@ def device_mapper(map_location: MapLocation, keep_device: bool) -> Place:
     """Return the function from the device in a file to the one written.
 
     Args:
-        map_location: see `Location`. Devices that a mapping lacks, and those for which a function returns `None`, are
-            treated as if it were `None`.
+        map_location: the device for all; a mapping from devices in the file, also as text, `"cuda:0=cpu,cuda:1=cpu"`;
+            a function of them; or `None`. Devices that a mapping lacks, and those for which a function returns `None`,
+            are treated as if it were `None`.
         keep_device: whether other devices are kept; otherwise they are `cpu`.
 
     Raises:

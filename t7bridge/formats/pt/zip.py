@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve
 
@@ -87,6 +87,30 @@ class Member:
     size: int
     header: int
     limit: int
+
+
+class _End(NamedTuple):
+    """What an end record says about the directory.
+
+    Attributes:
+        disk: number of the disk that the record is on, from 0.
+        first_disk: number of that on which the directory begins.
+        entries_here: number of the directory's entries on this disk.
+        entries: number of all.
+        length: of the directory, in bytes.
+        start: its offset.
+        place: offset of the record, at which the directory has to end.
+        disks: number of disks.
+    """
+
+    disk: int
+    first_disk: int
+    entries_here: int
+    entries: int
+    length: int
+    start: int
+    place: int
+    disks: int
 
 
 class ZipArchive:
@@ -233,7 +257,7 @@ class ZipArchive:
     # The directory
 
     def _directory(self) -> dict[str, Member]:
-        """Return the members by name, in the order of the directory; set `first_entry`, and by `_end_record` `comment`.
+        """Return the members by name, in the order of the directory; set `first_entry`, and `_end` sets `comment`.
 
         Raises:
             CorruptError: names or places of members contradict one another, or readers would disagree about them.
@@ -247,15 +271,29 @@ class ZipArchive:
             )
         data = self.source.read_exact(start, length, "the archive's directory")
         entries = list(self._entries(data, start, count))
+        self.first_entry = entries[0].name if entries else ""
+        members = self._members(entries, start)
+        # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
+        return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
+
+    def _members(self, entries: list[Member], directory_start: int) -> dict[str, Member]:
+        """Return the entries of the directory by name, each with the place of what follows it as its limit.
+
+        Args:
+            entries: in the order of the directory.
+            directory_start: offset of the directory in the file.
+
+        Raises:
+            CorruptError: names or places of members contradict one another, or readers would disagree about them.
+        """
         # A member ends before the next header at the latest, the last one before the directory. The order of headers in
         # the file may be another than that of the directory.
-        headers = [*sorted(entry.header for entry in entries), start]
+        headers = [*sorted(entry.header for entry in entries), directory_start]
         next_header = dict(pairwise(headers))
         if len(next_header) != len(entries):
             raise CorruptError("two members have the same offset in the archive")
         members: dict[str, Member] = {}
         folded_names: set[bytes] = set()
-        self.first_entry = entries[0].name if entries else ""
         for entry in entries:
             member = evolve(entry, limit=next_header[entry.header])
             self._check_name(member, members, folded_names)
@@ -263,8 +301,7 @@ class ZipArchive:
             if member.header + _LOCAL_HEADER.size + member.packed > member.limit:
                 raise self._fault(member, "overlaps what follows it in the archive")
             members[member.name] = member
-        # Entries of folders have no bytes, and names that end with a slash. They were checked as all others.
-        return {name: member for name, member in members.items() if member.size or not name.endswith("/")}
+        return members
 
     def _check_name(self, member: Member, members: dict[str, Member], folded_names: set[bytes]) -> None:
         """Refuse a member whose name another one has, for this reader or for others.
@@ -296,31 +333,44 @@ class ZipArchive:
             UnsupportedError: the archive is split over several files.
         """
         record_start, record = self._end_record()
-        _, disk, first_disk, count_here, count, length, start, _ = _END_RECORD.unpack(record)
-        directory_end = record_start
-        disks = 1
+        _, *numbers, _ = _END_RECORD.unpack(record)
+        only_disk = 1
+        end = _End._make((*numbers, record_start, only_disk))
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
-            _, _, directory_end, disks = _LOCATOR64_RECORD.unpack(locator)
-            record = b""
-            if directory_end < record_start:
-                record = self.source.read(directory_end, _END64_RECORD.size)
-            if len(record) < _END64_RECORD.size or record[:4] != _END64:
-                raise CorruptError("the archive's directory is damaged", offset=directory_end)
-            _, record_length, _, _, disk, first_disk, count_here, count, length, start = _END64_RECORD.unpack(record)
-            if record_length < _END64_RECORD.size - _END64_HEAD_BYTES:
-                raise CorruptError("the archive's directory is damaged", offset=directory_end)
-        if disk or first_disk or count_here != count or disks != 1:
+            end = self._end64(locator, record_start)
+        if end.disk or end.first_disk or end.entries_here != end.entries or end.disks != 1:
             raise UnsupportedError("the archive is split over several files", offset=record_start)
         # Nothing may be between the directory and its end record, and each entry has a header at least.
-        if start + length != directory_end or count * _CENTRAL_HEADER.size > length:
+        if end.start + end.length != end.place or end.entries * _CENTRAL_HEADER.size > end.length:
             raise CorruptError(
                 "the archive's directory is not where it should be",
                 offset=record_start,
-                expected=f"{length} bytes at {start} with {count} entries",
-                found=f"its end at {directory_end}",
+                expected=f"{end.length} bytes at {end.start} with {end.entries} entries",
+                found=f"its end at {end.place}",
             )
-        return start, length, count
+        return end.start, end.length, end.entries
+
+    def _end64(self, locator: bytes, record_start: int) -> _End:
+        """Return what the zip64 end record says.
+
+        Args:
+            locator: the record that says where it is.
+            record_start: offset of the other end record, which is behind it.
+
+        Raises:
+            CorruptError: it is not there.
+        """
+        _, _, place, disks = _LOCATOR64_RECORD.unpack(locator)
+        record = b""
+        if place < record_start:
+            record = self.source.read(place, _END64_RECORD.size)
+        if len(record) < _END64_RECORD.size or record[:4] != _END64:
+            raise CorruptError("the archive's directory is damaged", offset=place)
+        _, record_length, _, _, *numbers = _END64_RECORD.unpack(record)
+        if record_length < _END64_RECORD.size - _END64_HEAD_BYTES:
+            raise CorruptError("the archive's directory is damaged", offset=place)
+        return _End._make((*numbers, place, disks))
 
     def _end_record(self) -> tuple[int, bytes]:
         """Return the offset of the end record, and its bytes without the comment, which becomes that of the archive.
@@ -368,32 +418,41 @@ class ZipArchive:
             CorruptError: there are fewer or more of them, or one contradicts itself.
             UnsupportedError: one is encrypted or on another disk.
         """
-        damaged = "the archive's directory is damaged"
         position = 0
         for _ in range(count):
-            name_start = position + _CENTRAL_HEADER.size
-            if data[position : position + 4] != _CENTRAL or name_start > len(data):
-                raise CorruptError(damaged, offset=start + position)
-            fields = _CENTRAL_HEADER.unpack_from(data, position)
-            # Versions, times and internal attributes change nothing about the bytes.
-            _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
-            name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
-            extra_start = name_start + name_length
-            raw_name = data[name_start:extra_start]
-            extra = data[extra_start : extra_start + extra_length]
-            position = extra_start + extra_length + comment_length
-            wide_numbers = _with_zip64_values(extra, size, packed, header)
-            if wide_numbers is None:
-                text = "an entry of the archive's directory has no zip64 sizes"
-                raise CorruptError(text, offset=start + position)
-            size, packed, header = wide_numbers
-            # The flag for UTF-8 is not set by every writer of it.
-            name = raw_name.decode("utf-8", "surrogateescape")
-            member = Member(name, method, flags, crc, packed, size, header, limit=start)
-            self._check_entry(member, attributes, disk)
+            member, position = self._entry(data, position, start)
             yield member
         if position != len(data):
-            raise CorruptError(damaged, offset=start + position)
+            raise CorruptError("the archive's directory is damaged", offset=start + position)
+
+    def _entry(self, data: bytes, position: int, start: int) -> tuple[Member, int]:
+        """Return an entry of the directory, and the position behind it; errors as above.
+
+        Args:
+            data: the bytes of the directory.
+            position: of the entry in these.
+            start: offset of the directory in the file.
+        """
+        name_start = position + _CENTRAL_HEADER.size
+        if data[position : position + 4] != _CENTRAL or name_start > len(data):
+            raise CorruptError("the archive's directory is damaged", offset=start + position)
+        fields = _CENTRAL_HEADER.unpack_from(data, position)
+        # Versions, times and internal attributes change nothing about the bytes.
+        _, _, _, flags, method, _, _, crc, packed, size, *lengths_and_place = fields
+        name_length, extra_length, comment_length, disk, _, attributes, header = lengths_and_place
+        extra_start = name_start + name_length
+        raw_name = data[name_start:extra_start]
+        extra = data[extra_start : extra_start + extra_length]
+        end = extra_start + extra_length + comment_length
+        wide_numbers = _with_zip64_values(extra, size, packed, header)
+        if wide_numbers is None:
+            raise CorruptError("an entry of the archive's directory has no zip64 sizes", offset=start + end)
+        size, packed, header = wide_numbers
+        # The flag for UTF-8 is not set by every writer of it.
+        name = raw_name.decode("utf-8", "surrogateescape")
+        member = Member(name, method, flags, crc, packed, size, header, limit=start)
+        self._check_entry(member, attributes, disk)
+        return member, end
 
     def _check_entry(self, member: Member, attributes: int, disk: int) -> None:
         """Refuse an entry of the directory that PyTorch refuses, whether it is asked for or not, or reads as empty.
@@ -447,6 +506,11 @@ class ZipArchive:
         start: int = member.header + _LOCAL_HEADER.size + len(rest)
         if start + member.packed > member.limit:
             raise self._fault(member, "overlaps what follows it in the archive")
+        self._check_method(member)
+        return start
+
+    def _check_method(self, member: Member) -> None:
+        """Refuse a member whose bytes are not stored or deflated as they are. Errors as above."""
         if member.flags & _ENCRYPTED:
             raise self._fault(member, "is encrypted", UnsupportedError)
         if member.method not in (STORED, DEFLATED):
@@ -454,7 +518,6 @@ class ZipArchive:
             raise self._fault(member, text, UnsupportedError)
         if member.method == STORED and member.packed != member.size:
             raise self._fault(member, "is stored, but its length differs from its size")
-        return start
 
     # Deflated members
 

@@ -19,7 +19,7 @@ from .layout import WINDOW_BYTES, T7Layout, Window
 
 _SMALL_WINDOW, _LARGE_WINDOW = 1 << 12, WINDOW_BYTES
 _SCALAR_BYTES = 12
-"""Size of the longest scalar but strings, a number."""
+"""Size of the longest scalar but strings, a number: its tag and a double."""
 _ENTRY_BYTES = 24
 """Size of an entry of two numbers: tag, double, tag, double."""
 _LONG_RUN = 64
@@ -48,11 +48,11 @@ class BinaryInput(Window):
         self._pause = 0
         """How many of the next entries are read one by one before a run is tried again, after one that was short."""
         self._small_runs = 0
-        """Numbers that were read one by one because numpy was not loaded."""
+        """Entries that were read one by one because numpy was not loaded."""
         self._margin = _SCALAR_BYTES
         """Bytes from the end of the window in which `read_scalars` leaves a scalar to `_read_scalar`."""
-        # In the window every string is shorter than it. A lower limit has to be checked for each: so `read_scalars`,
-        # which checks none, leaves all scalars.
+        # `read_scalars` checks no length: a string in the window is shorter than that. With a lower limit the margin is
+        # larger than any window, so that all scalars are left.
         if longest_string < WINDOW_BYTES:
             self._margin = longest_string + WINDOW_BYTES
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
@@ -78,12 +78,12 @@ class BinaryInput(Window):
         if len(self._window) - self._at >= length:
             return
         position = self.position
-        if self.source.size - position < length:
-            found = f"{max(0, self.source.size - position)}"
+        available = self.source.size - position  # negative behind the end
+        if available < length:
+            found = f"{max(0, available)}"
             raise self.fault(f"the file ends inside {what}", TruncatedError, expected=f"{length} bytes", found=found)
-        self._window = self.source.read_exact(
-            position, min(max(length, self._next_window), self.source.size - position), what
-        )
+        window_bytes = min(max(length, self._next_window), available)
+        self._window = self.source.read_exact(position, window_bytes, what)
         self._base, self._at = position, 0
         self._next_window = min(2 * self._next_window, _LARGE_WINDOW)
 
@@ -157,7 +157,7 @@ class BinaryInput(Window):
         """Return the window around the position, and the position as an offset in it.
 
         Args:
-            room: bytes that should follow in the window, if the file has them.
+            room: bytes that follow in the window, if the file has them.
             at: a new position, as an offset in the window returned before; by default the position stays.
         """
         if at is not None:
@@ -203,11 +203,11 @@ class BinaryInput(Window):
         while True:
             window, at = self._window, self._at
             end = len(window)
-            last = end - self._margin
+            last = end - self._margin  # where a scalar may begin: its tag and 8 bytes more are in the window
             missing = count - len(values)
             key_turn = len(keys) == len(values)
             while missing and at <= last:
-                tag, second = two_at(window, at)
+                tag, second = two_at(window, at)  # the second is a length, a boolean, or the start of anything else
                 if tag == tags.STRING:  # tag and length, 4 bytes each, and the bytes
                     stop = at + 8 + second
                     if not at + 8 <= stop <= end:  # a negative length, or beyond the window
@@ -215,6 +215,7 @@ class BinaryInput(Window):
                     item: Any = window[at + 8 : stop]
                     at = stop
                 elif tag == tags.NUMBER:
+                    # A run reads whole entries, so that a key is next again.
                     if key_turn and missing >= _LONG_RUN and self._number_run(keys, values, count, at):
                         window, at, missing = self._window, self._at, count - len(values)
                         end, last = len(window), len(window) - self._margin
@@ -242,15 +243,16 @@ class BinaryInput(Window):
                     key_turn = True
                     missing -= 1
             self._at = at
+            # The one scalar that was left, if any; then on in a window that it may have filled anew.
             if not missing or not self._read_scalar(keys, values):
                 return
 
     def _require_scalar(self, tag: int) -> None:
-        """Check that the rest of a scalar is in the file after its tag, which was read.
+        """Check that the rest of a scalar is in the file after its tag, which was read; of a string its length.
 
         The position is at the tag meanwhile, so that errors state the whole scalar: tag and rest.
         """
-        self._at -= 4
+        self._at -= 4  # the tag, which is still in the window
         if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
             self._fill_window(8, "a table entry")
         if tag == tags.NUMBER:
@@ -258,19 +260,20 @@ class BinaryInput(Window):
         self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
-        """Decode a run of entries with numbers as keys and values through one numpy view.
+        """Decode a run of entries with numbers as keys and values at once, if there may be one.
 
-        The size of attempts grows with success; after a short run the next entries are read one by one, so that a table
-        of mixed values is not scanned repeatedly.
+        After a short run the next entries are read one by one, so that a table of mixed values is not scanned
+        repeatedly.
 
         Args:
             keys: receives the keys.
             values: receives the values.
             count: number of entries of the table.
-            at: of the first entry, as an offset in the window.
+            at: of the first entry, as an offset in the window. Its key is a number, and completely in the window.
 
         Returns:
-            Whether a run was tried: then the position is behind the entries that it had, and the window may be another.
+            Whether a run was tried: then the position is behind the entries that it had, perhaps none, and the window
+            may be another.
         """
         if self._pause:
             self._pause -= 1
@@ -279,11 +282,25 @@ class BinaryInput(Window):
         if self._small_runs < _WORTH_LOADING and count < _WORTH_LOADING and "numpy" not in sys.modules:
             self._small_runs += 1
             return False
-        # The key of the first entry is known to be a number. The tag of its value follows the 12 bytes of the key.
+        # The tag of the value follows the 12 bytes of the key.
         if len(self._window) - at < _ENTRY_BYTES or self._int_at(self._window, at + 12)[0] != tags.NUMBER:
             return False
         self._at = at
-        wanted = min(count - len(values), self.remaining // _ENTRY_BYTES, self._run)
+        self._decode_run(keys, values, missing=count - len(values))
+        return True
+
+    def _decode_run(self, keys: list[Any], values: list[Any], missing: int) -> None:
+        """Decode the entries with numbers as keys and values at the position, through one numpy view.
+
+        How many are decoded at most grows with success; after a run that another entry ends, it begins anew, and the
+        next entries are read one by one.
+
+        Args:
+            keys: receives the keys.
+            values: receives the values.
+            missing: number of entries up to the end of the table.
+        """
+        wanted = min(missing, self.remaining // _ENTRY_BYTES, self._run)
         self._fill_window(wanted * _ENTRY_BYTES, "a table entry")
         entries = memoryview(self._window)[self._at : self._at + wanted * _ENTRY_BYTES]
         new_keys, new_values = number_entries(entries, self._sign)
@@ -295,7 +312,6 @@ class BinaryInput(Window):
         else:
             self._run = _LONG_RUN
             self._pause = _LONG_RUN
-        return True
 
 
 class BinaryWriter:
@@ -315,9 +331,8 @@ class BinaryWriter:
         sign = self._sign = ORDER_SIGNS[layout.byte_order]
         self._long = "q" if layout.long_size == 8 else "i"  # a code of `struct`
         self._pack_int = struct.Struct(sign + "i").pack
-        # A tag and a number; a tag and a boolean, or the length of a string.
-        self._pack_number = struct.Struct(sign + "id").pack
-        self._pack_two = struct.Struct(sign + "ii").pack
+        self._pack_number = struct.Struct(sign + "id").pack  # a tag and a number
+        self._pack_two = struct.Struct(sign + "ii").pack  # a tag, and a boolean or the length of a string
 
     def write_int(self, value: int) -> None:
         """Write a 4-byte integer."""
@@ -367,7 +382,7 @@ class BinaryWriter:
         try:
             self.output.write(struct.pack(f"{self._sign}{len(values)}{code}", *values))
         except (struct.error, OverflowError):
-            text = f"{max(values, key=abs)} does not fit {what}"
+            text = f"{max(values, key=abs)} does not fit {what}"  # if any does not, that one
             raise WriteError(text, file=self.output.name, hint=hint) from None
 
     def write_raw(self, data: bytes) -> None:

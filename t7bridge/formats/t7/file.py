@@ -102,12 +102,14 @@ class _Values:
     def __init__(self, reader: T7Reader, first: Value) -> None:
         self.reader = reader
         self.roots: list[Value] = []
-        # Of each of them the offset after it, and its encoding as arguments of `T7Reader`.
         self.ends: list[int] = []
+        """Of each value the offset after it."""
         self.encodings: list[dict[str, Any]] = []
+        """Of each value its encoding as arguments of `T7Reader`."""
         self._object_count = 0
         """Number of objects in these values."""
-        self.reason = ""  # why reading stopped; see `read_rest`
+        self.reason = ""
+        """Why reading stopped; empty before `read_rest`."""
         self._add(first)
 
     @classmethod
@@ -124,7 +126,10 @@ class _Values:
         self.encodings.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
 
     def read_rest(self) -> _Values:
-        """Read the values after the first one, up to the end or to bytes that are not a value; return this object."""
+        """Read the values after the first one, up to the end or to bytes that are not a value; return this object.
+
+        These bytes may be the record of a `.pt`, which stops reading without a reason.
+        """
         reader = self.reader
         while not reader.at_end and reader.source.read(reader.position, len(PT_RECORD_START)) != PT_RECORD_START:
             try:
@@ -145,17 +150,18 @@ class _Values:
         return self.reader.source.size - self.ends[-1]
 
     def content(self, rest_bytes: int) -> T7File:
-        """Return the content of the file, when nothing more is read.
+        """Return the content of the file, when nothing more is read: the reader forgets its objects.
 
         Args:
             rest_bytes: how many of the last bytes of the file are not part of a value.
         """
         reader = self.reader
-        count = len(self.roots)
-        which = "the value" if count == 1 else f"the last of {count} values"
-        verb = "is" if rest_bytes == 1 else "are"
-        text = f"{counted(rest_bytes, 'byte')} after {which} {verb} not a value: {self.reason}"
-        message = text if self.reason else ""
+        message = ""
+        if self.reason:
+            count = len(self.roots)
+            which = "the value" if count == 1 else f"the last of {count} values"
+            verb = "is" if rest_bytes == 1 else "are"
+            message = f"{counted(rest_bytes, 'byte')} after {which} {verb} not a value: {self.reason}"
         rest = reader.source.window(reader.source.size - rest_bytes, rest_bytes)
         # A value that could not be read may have added objects.
         objects_of_values = reader.objects[: self._object_count]
@@ -239,16 +245,15 @@ def _is_explained(values: _Values) -> bool:
     Args:
         values: at least one; behind the last one is the end, a record, or what is not a value.
     """
-    # Several may have been read by accident, also to the end: in a binary file, where zeros and small numbers read as
-    # values, that explains nothing. A text is judged below, where several that reach its end count.
-    if not values.bytes_after and len(values.roots) == 1:
-        return True
     rest_start = values.reader.source.read(values.ends[-1], _REST_BYTES)
     if rest_start.startswith(PT_RECORD_START):
         return True  # t7bridge wrote the file, from a `.pt`
-    # A text may end in white space, or with its last value.
-    is_whole_rest = values.bytes_after == len(rest_start)
-    return is_whole_rest and not rest_start.strip() and values.reader.layout.encoding == "ascii"
+    if values.reader.layout.encoding == "ascii":
+        # White space may follow the last value.
+        is_whole_rest = values.bytes_after == len(rest_start)
+        return is_whole_rest and not rest_start.strip()
+    # Zeros and small numbers read as values in binary: several may have been read by accident, also to the end.
+    return not values.bytes_after and len(values.roots) == 1
 
 
 def _refuse_unexplained(values: _Values) -> None:
@@ -261,28 +266,30 @@ def _refuse_unexplained(values: _Values) -> None:
         return
     source = values.reader.source
     first_value = values.roots[0]
-    first_end = values.ends[0]
-    last_end = values.ends[-1]
     if _is_empty(first_value):
-        # What follows an empty table may be read as values by accident, and does not count. It is refused if that is
-        # more than half of the file.
-        unexplained_bytes = source.size - first_end
-        is_refused = unexplained_bytes > first_end
+        # What follows an empty table may be read as values by accident, and does not count.
+        explained_bytes = values.ends[0]
+        is_refused = source.size - explained_bytes > explained_bytes  # more than half of the file
     else:
-        unexplained_bytes = values.bytes_after
-        are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
-        # More than half of the file again. A nil explains nothing, as zeros are read as nil.
-        is_mostly_unexplained = first_value is None or unexplained_bytes > last_end
-        is_refused = bool(values.reason) and are_scalars and is_mostly_unexplained
+        explained_bytes = values.ends[-1]
+        is_refused = bool(values.reason) and _explain_little(values)
     if is_refused:
         raise CorruptError(
             f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",
             file=source.name,
-            offset=source.size - unexplained_bytes,
+            offset=explained_bytes,
             expected="the end of the file",
-            found=f"{unexplained_bytes} bytes more",
+            found=f"{source.size - explained_bytes} bytes more",
             hint="It is not a .t7, or damaged at its beginning.",
         )
+
+
+def _explain_little(values: _Values) -> bool:
+    """Return whether values are scalars that may have been read by accident: nil, or less than half of the file."""
+    are_scalars = all(value is None or isinstance(value, (bool, float, bytes)) for value in values.roots)
+    is_less_than_half = values.bytes_after > values.ends[-1]
+    starts_with_nil = values.roots[0] is None  # which zeros are read as
+    return are_scalars and (starts_with_nil or is_less_than_half)
 
 
 def _is_empty(value: Value) -> bool:
@@ -311,14 +318,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
-
-    @cache
-    def content() -> T7File:
-        if not start:
-            return read_t7(opened, limits)
-        # Only the caller knows what the rest of the file is.
-        return _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0)
-
+    if start:  # only the caller knows what the rest of the file is
+        content = cache(lambda: _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0))
+    else:
+        content = cache(lambda: read_t7(opened, limits))
     return Document(
         "t7",
         opened,
@@ -327,7 +330,7 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
         # From a file object in the middle it could not be read again: the position may be another by then.
-        forget=lambda: None if start else content.cache_clear(),
+        forget=(lambda: None) if start else content.cache_clear,
     )
 
 
@@ -345,7 +348,7 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
     """
     from .writer import T7Writer  # which readers do not need
 
-    writer = T7Writer(output, layout or T7Layout())
+    writer = T7Writer(output, layout)
     writer.write_object(value)
     written = T7File([value], writer.layout, objects=writer.objects)
     return Written(written.tensors, written.storages)

@@ -6,13 +6,12 @@ The whole layout is described in `docs/format-t7.md`. Source: torch7 814ea4a, `F
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from attrs import field, validators
 
-from ...data import define, pattern
+from ...data import define
 from ...errors import CorruptError, FormatError, LimitError, ModelError, TruncatedError, UnknownFormatError
 from ...graph.lua import TorchObject
 from ...io.source import ByteSource
@@ -40,8 +39,8 @@ FULL_DIGITS, OLD_DIGITS = 17, 6
 """Digits of numbers in ascii: those with which a double is written exactly; and those of `%g`, which Torch wrote until
 2014 and 2015 (docs/format-t7.md)."""
 
-VERSION_PATTERN = pattern(rb"V (.*)\Z", re.DOTALL)
-"""The string before a class name; a string that does not match is the class name itself, without a version."""
+VERSION_PREFIX = b"V "
+"""Begins the string before a class name, the version; a string without it is the class name itself, of an old file."""
 
 VINTAGES = ("", "2010-11", "2011-06", "2011-09", "2011-10")
 """Releases whose nn modules wrote their fields one after another, by their first months; the first is current Torch."""
@@ -128,25 +127,37 @@ def possible_layouts(
         ModelError: a given value is invalid.
         UnknownFormatError: nothing is given, and the file is in another format.
     """
-    if encoding == "ascii":
-        return [T7Layout(encoding="ascii")]
-    head = source.read(start, HEAD_BYTES)
-    if encoding is None and byte_order is None and long_size is None:
-        _refuse_other_formats(source, head)
-        if _looks_like_text(head):
-            return [T7Layout(encoding="ascii")]
-    elif encoding not in (None, "binary"):
+    if encoding not in (None, "binary", "ascii"):
         raise ModelError(f"unknown encoding {encoding!r}", expected="binary or ascii")
-    layouts = list(BINARY_LAYOUTS)
+    head = source.read(start, HEAD_BYTES)
+    is_nothing_given = encoding is None and byte_order is None and long_size is None
+    if is_nothing_given:
+        _refuse_other_formats(source, head)
+    if encoding == "ascii" or (is_nothing_given and _looks_like_text(head)):
+        return [T7Layout(encoding="ascii")]
+    return _binary_layouts(head, byte_order, long_size)
+
+
+def _binary_layouts(head: bytes, byte_order: str | None, long_size: int | None) -> list[T7Layout]:
+    """Return the binary layouts that a file may have, the most likely first.
+
+    Args:
+        head: its first bytes.
+        byte_order: `little` or `big`, if known.
+        long_size: 4 or 8, if known.
+
+    Raises:
+        ModelError: a given value is invalid.
+    """
     # Any first value has a small first integer: a type tag, a count, a flag. It is small in the file's byte order.
     if_little = abs(int.from_bytes(head[:4], "little", signed=True))
     if_big = abs(int.from_bytes(head[:4], "big", signed=True))
-    if if_big < if_little:
-        layouts.sort(key=lambda layout: layout.byte_order != "big")  # big first; 8-byte longs stay before 4-byte ones
-    if byte_order is not None:
-        layouts = [layout for layout in layouts if layout.byte_order == byte_order]
-    if long_size is not None:
-        layouts = [layout for layout in layouts if layout.long_size == long_size]
+    likely_order = "big" if if_big < if_little else "little"
+    layouts = []
+    # Those of the likely order first; of each order, longs of 8 bytes stay before those of 4.
+    for layout in sorted(BINARY_LAYOUTS, key=lambda layout: layout.byte_order != likely_order):
+        if byte_order in (None, layout.byte_order) and long_size in (None, layout.long_size):
+            layouts.append(layout)
     if not layouts:
         raise ModelError("unknown layout", expected="byte order little or big, long size 4 or 8")
     return layouts
@@ -176,7 +187,11 @@ _LONGEST_NUMBER = 40
 
 
 def _looks_like_text(head: bytes) -> bool:
-    """Return whether the first word is a number and text follows: a file in ascii."""
+    """Return whether a file is in ascii, by its first bytes: its first word is a number.
+
+    A `.t7` begins with a tag, an integer. But what `T7Reader` reads may begin with any number, as Lua's `writeDouble`
+    writes it.
+    """
     words = head.lstrip()[:_LONGEST_NUMBER].split(maxsplit=1)
     if not words:
         return False
@@ -185,8 +200,9 @@ def _looks_like_text(head: bytes) -> bool:
         float(first_word)
     except ValueError:
         return False
-    # A file that is one word only must be a tag: `nan` and `inf` are words too.
-    return len(head) > len(first_word) or first_word.isdigit()
+    # A file that is this word only, without white space, must be a tag: `nan` and `inf` are words too.
+    is_whole_file = head == first_word
+    return not is_whole_file or first_word.isdigit()
 
 
 WINDOW_BYTES = 1 << 20
@@ -340,12 +356,7 @@ class Window:
         elif tag == STRING:
             item = self.read_raw(self.read_int("a string's length"), "a string")
         elif tag == BOOLEAN:
-            # In binary an error is at the number; in ascii after it, where the position is then.
-            offset = None if self.is_text else self.position
-            number = self.read_int("a boolean")
-            if number not in (0, 1):
-                raise self.no_boolean(number, offset)
-            item = number == 1
+            item = self._read_boolean()
         elif tag != NIL:
             # An object: its tag is read again by whoever reads objects.
             self.position = start
@@ -359,6 +370,19 @@ class Window:
         else:
             keys.append(item)
         return True
+
+    def _read_boolean(self) -> bool:
+        """Read a boolean, whose tag was read.
+
+        Raises:
+            CorruptError: it is neither 0 nor 1.
+        """
+        # In binary an error is at the number; in ascii after it, where the position is then.
+        offset = None if self.is_text else self.position
+        number = self.read_int("a boolean")
+        if number not in (0, 1):
+            raise self.no_boolean(number, offset)
+        return number == 1
 
     def _require_scalar(self, tag: int) -> None:
         """Check that the rest of a scalar can follow its tag, which was read; text is checked as it is read."""

@@ -27,7 +27,7 @@ from . import layout as tags
 from .binary import BinaryInput
 from .layout import (
     TAG_NAMES,
-    VERSION_PATTERN,
+    VERSION_PREFIX,
     WINDOW_BYTES,
     Payload,
     PayloadClass,
@@ -197,13 +197,12 @@ class T7Reader:
             CorruptError: the value contradicts itself or the format.
             LimitError: the value is larger than the limits allow.
         """
-        # Only the first value of a file may be in the form of 2010 or 2011. A stream without the elements of its
-        # storages is one that we have written.
-        is_first_of_file = (
-            self.position == self._start and not self._object_reader.payload_depth and not self._has_external_elements
-        )
+        is_first_of_file = self.position == self._start
+        # Only the first value may be in the form of 2010 or 2011, unless it is read in this form already. A stream
+        # without the elements of its storages is one that we have written.
+        may_be_vintage = is_first_of_file and not self.layout.vintage and not self._has_external_elements
         with collector_paused():
-            if is_first_of_file and not self.layout.vintage:
+            if may_be_vintage:
                 return self._read_first_value()
             return self._read_with_possible_layouts()
 
@@ -243,35 +242,38 @@ class T7Reader:
         reader_before = self._object_reader
         start = self.position
         failures: list[_Failure] = []
-        furthest: _Failure | None = None
         try:
             for layout in self._layouts:
                 self._object_reader = reader_before.restarted_at(self, start, layout)
                 try:
                     value = self._object_reader.read_value()
                 except FormatError as error:
-                    # Reading on under another layout would cost as much again. But the length of a string may only be
-                    # too large because the layout is wrong: it has cost nothing.
-                    if isinstance(error, LimitError) and error.limit != "string_bytes":
+                    if _has_used_up_a_limit(error):
                         raise
                     failures.append(_Failure(error.offset or 0, self._object_reader, error))
                     continue
                 # The first layout is believed; a later one only if it explains more than those that failed.
-                if failures and not self._explains_more(layout, max(failure.reached for failure in failures)):
-                    continue
-                if self._has_read_a_long():
-                    self._layouts = [layout]  # as what followed the long was valid, the layout is right
-                return value
-            # The layout that came furthest is the file's: the others failed because they are wrong. Of equal ones the
-            # first, which is more likely.
-            furthest = max(failures, key=lambda failure: failure.reached)
-            # At the first value, the reader stays with that layout; later it is as before the value.
-            self._object_reader = furthest.object_reader if start == self._start else reader_before
-            raise furthest.error
+                if not failures or self._explains_more(layout, max(failure.reached for failure in failures)):
+                    if self._has_read_a_long():
+                        self._layouts = [layout]  # as what followed the long was valid, the layout is right
+                    return value
+            raise self._error_of_furthest(failures, start, reader_before)
         finally:
-            # Errors refer to this frame: break the reference cycle.
-            failures.clear()
-            furthest = None
+            failures.clear()  # errors refer to this frame: break the reference cycle
+
+    def _error_of_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
+        """Return the error of the layout that came furthest: it is the file's, and the others failed as they are wrong.
+
+        At the first value of the file, this reader stays with that layout; later it is as before the value.
+
+        Args:
+            failures: those of all possible layouts that failed, the most likely first.
+            start: position of the value.
+            reader_before: read the values before it.
+        """
+        furthest = max(failures, key=lambda failure: failure.reached)  # of equal ones the first
+        self._object_reader = furthest.object_reader if start == self._start else reader_before
+        return furthest.error
 
     def _has_read_a_long(self) -> bool:
         """Return whether an object was read that has longs: only these differ by the size of a long."""
@@ -285,7 +287,7 @@ class T7Reader:
 
         Args:
             layout: the layout under which the value was read.
-            reached: how far the earlier layouts came, in bytes.
+            reached: the furthest offset that the earlier layouts came to, in bytes.
         """
         # Lua Torch writes no sizes for a tensor without a storage. One that has them is of a file with longs of 8 bytes
         # that was read with longs of 4: the zero half of one was taken for the tag nil.
@@ -339,6 +341,12 @@ class _Failure(NamedTuple):
     reached: int
     object_reader: ObjectReader
     error: FormatError
+
+
+def _has_used_up_a_limit(error: FormatError) -> bool:
+    """Return whether reading has cost as much as a limit allows, so that no other layout is tried."""
+    # A string may only seem too long because the layout is wrong: it has cost nothing.
+    return isinstance(error, LimitError) and error.limit != "string_bytes"
 
 
 _MISSING = object()
@@ -401,13 +409,18 @@ class ObjectReader:
         """Functions so far that have no number."""
         self._unowned: list[int] = []
         """The numbers of tensors of Torch5 that do not own their storages: `T7Layout.unowned`."""
+        # Runs are of the binary encoding, and do not check the length of each string, as a low limit needs it.
+        self._may_have_runs = isinstance(self.stream, BinaryInput) and limits.string_bytes >= WINDOW_BYTES
+        """Whether entries of a table that are alike may be read at once."""
         self._alike: Alike | None = None
-        """Reads entries of a table that are alike; `None` before it pays: see `_put_entry`."""
+        """Reads such entries; `None` before it pays: see `_put_entry`."""
         self._path: list[Any] = []
         """The objects being read, the outermost first. It stays as it is at an error, whose path it is."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
         """Return a reader that knows the same objects and resumes at a position under another layout.
+
+        External storages are not given back: with these there is only one layout.
 
         Args:
             owner: as of the class.
@@ -471,7 +484,7 @@ class ObjectReader:
                 counts.pop()
                 if counts:
                     counts[-1] = self._put(path[-1], counts[-1], value)
-        return value
+        return value  # the outermost, which was complete last
 
     def _scalar(self) -> list[Value]:
         """Read a scalar, returned as the one item of a list; an empty list if an object follows, which is not read."""
@@ -491,22 +504,14 @@ class ObjectReader:
         """
         stream = self.stream
         if tag not in tags.OBJECTS:
-            raise CorruptError(
-                f"unknown type tag {tag}",
-                # In binary the place of the tag, 4 bytes; in ascii that after it.
-                offset=max(0, stream.position - 4) if isinstance(stream, BinaryInput) else stream.position,
-                expected="a tag from 0 to 8",
-                found=f"{tag}",
-                hint=self._tag_hint(),
-            )
-        number = -1  # none
+            raise self._unknown_tag(tag)
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             self._unnumbered_functions += 1
-        else:
-            number = stream.read_int("an object's number")
-            earlier_object = self._object_of_number(number)
-            if earlier_object is not _MISSING:
-                return self._checked_reference(earlier_object, number, tag), 0
+            return self._open_function(tag), 1  # its upvalues are one value
+        number = stream.read_int("an object's number")
+        earlier_object = self._object_of_number(number)
+        if earlier_object is not _MISSING:
+            return self._checked_reference(earlier_object, number, tag), 0
         if tag == tags.TORCH:
             return self._open_torch(number)
         if tag == tags.TABLE:
@@ -515,11 +520,27 @@ class ObjectReader:
             table = Table()
             self._remember(number, table)
             return table, count
-        code = stream.read_raw(stream.read_int("the length of a function's bytecode"), "a function's bytecode")
-        function = LuaFunction(code, tag=tag)
-        if tag != tags.FUNCTION_WITHOUT_INDEX:
-            self._remember(number, function)
-        return function, 1  # its upvalues are one value
+        function = self._open_function(tag)
+        self._remember(number, function)
+        return function, 1
+
+    def _open_function(self, tag: int) -> LuaFunction:
+        """Read a function up to its upvalues, of the kind that a tag, which was read, says."""
+        length = self.stream.read_int("the length of a function's bytecode")
+        return LuaFunction(self.stream.read_raw(length, "a function's bytecode"), tag=tag)
+
+    def _unknown_tag(self, tag: int) -> CorruptError:
+        """Return the error for a tag, which was read, that is neither a scalar's nor an object's."""
+        offset = self.stream.position
+        if isinstance(self.stream, BinaryInput):
+            offset = max(0, offset - 4)  # the place of the tag; in ascii it has no fixed length
+        return CorruptError(
+            f"unknown type tag {tag}",
+            offset=offset,
+            expected="a tag from 0 to 8",
+            found=f"{tag}",
+            hint=self._tag_hint(),
+        )
 
     def _tag_hint(self) -> str:
         """Return what to do about an invalid tag: inside a Torch object, its class may have a layout of its own."""
@@ -562,33 +583,20 @@ class ObjectReader:
         return self.objects[place] if 0 <= place < len(self.objects) else _MISSING
 
     def _remember(self, number: int, value: Any) -> None:
-        """Keep an object under its number. Lua Torch counts from 1 on.
-
-        Some writers count from 0, so that the number is one less than here; some count the functions that have no
-        number, so that it is larger by as many at most. The first other number than expected sets `numbers`.
+        """Keep an object under its number.
 
         Args:
             number: of the object, as the file has it.
             value: the object.
 
         Raises:
-            CorruptError: the number is another: a reference to an object that was never written.
+            CorruptError: the number is none that the next object may have.
             LimitError: there are too many objects.
         """
         objects = self.objects
         expected = len(objects) + 1
         if number != expected:
-            if not expected - 1 <= number <= expected + self._unnumbered_functions:
-                raise CorruptError(
-                    "a reference to an object that is not in the file"
-                    if number > expected
-                    else "an object has a wrong number",
-                    expected=f"number {expected} for a new object",
-                    found=f"{number}",
-                    hint="The file is damaged.",
-                )
-            if self.numbers is None:  # those so far were numbered from 1 on
-                self.numbers = dict(zip(range(1, expected), range(expected)))
+            self._accept_number(number, expected)
         if len(objects) >= self._most_objects:
             limit = "objects" if self._most_objects == self._limits.objects else "allocated_bytes"
             raise self._limits.exceeded(limit, "too many objects")
@@ -596,23 +604,67 @@ class ObjectReader:
             self.numbers[number] = len(objects)
         objects.append(value)
 
+    def _accept_number(self, number: int, expected: int) -> None:
+        """Accept a number of an object that Lua Torch, which counts from 1 on, would not give: sets `numbers`.
+
+        Some writers count from 0, so that the number is one less than expected; some count the functions that have no
+        number, so that it is larger by as many at most.
+
+        Args:
+            number: of the object, as the file has it.
+            expected: one more than there are objects before it.
+
+        Raises:
+            CorruptError: the number is another: a reference to an object that was never written.
+        """
+        if not expected - 1 <= number <= expected + self._unnumbered_functions:
+            raise CorruptError(
+                "a reference to an object that is not in the file"
+                if number > expected
+                else "an object has a wrong number",
+                expected=f"number {expected} for a new object",
+                found=f"{number}",
+                hint="The file is damaged.",
+            )
+        if self.numbers is None:  # those so far were numbered from 1 on
+            self.numbers = dict(zip(range(1, expected), range(expected)))
+
     def _open_torch(self, number: int) -> tuple[Value, int]:
         """Read the start of a Torch object with a new number; return it, and the number of values inside it.
 
-        Keys are not counted: of a tds.Hash it is the number of entries. A storage, and an object whose class has a
-        layout of its own, is read as a whole: then no values are left, 0.
+        The start of a tensor and of an object with a table of fields is the class: `_fill` reads what follows. Of a tds
+        collection it has the number of entries, too. A storage, and an object whose class has a layout of its own, is
+        read as a whole: then no values are left, 0.
 
         Args:
             number: of the object in the file, under which it is kept for later references.
         """
+        version, name = self._read_class()
+        # Each object is remembered before its content is read, which may refer to it.
+        storage_class = storage_for_class(name)  # element type, device and alias; None if the class is another
+        if storage_class and name.endswith("Storage"):
+            return self._read_storage(number, version, *storage_class), 0
+        if storage_class:
+            element, device, alias = storage_class
+            tensor = Tensor(element, storage=None, device=device, version=version, alias=alias)
+            self._remember(number, tensor)
+            return tensor, 1  # its storage
+        if name in _TDS:
+            return self._open_tds(number, version, name)
+        return self._open_object(number, version, name)
+
+    def _read_class(self) -> tuple[int | None, str]:
+        """Read the class of a Torch object; return its version, `None` without one, as in old files, and the name.
+
+        Raises:
+            CorruptError: it is not a class.
+        """
         stream = self.stream
-        text = stream.read_raw(stream.read_int("the length of a version"), "a version")
-        match = VERSION_PATTERN.match(text)
         version = None
-        if match:
-            version = _version(match.group(1))
+        text = stream.read_raw(stream.read_int("the length of a version"), "a version")
+        if text.startswith(VERSION_PREFIX):
+            version = _version(text[len(VERSION_PREFIX) :])
             text = stream.read_raw(stream.read_int("the length of a class name"), "a class name")
-        # Otherwise it is the class name, of an object without a version, as old files have.
         try:
             name = text.decode()
         except UnicodeDecodeError:
@@ -620,28 +672,39 @@ class ObjectReader:
         if not name.isprintable() or not name:
             found = repr(text[:40])[1:]  # without the `b`
             raise CorruptError("is not a class name", found=found, hint="The file is damaged.")
-        # Each object is remembered before its content is read, which may refer to it.
-        element_and_device = storage_for_class(name)  # None if it is a class of neither storages nor tensors
-        if element_and_device and name.endswith("Storage"):
-            return self._read_storage(number, version, *element_and_device), 0
-        if element_and_device:
-            element, device, alias = element_and_device
-            tensor = Tensor(element, storage=None, device=device, version=version, alias=alias)
-            self._remember(number, tensor)
-            return tensor, 1  # its storage
-        if name in _TDS:
-            collection = _TDS[name](lua_class=name, version=version)
-            self._remember(number, collection)
-            count = stream.read_long("the number of entries")
-            is_hash = isinstance(collection, TdsHash)
-            stream.require(count, _LEAST_ENTRY_BYTES if is_hash else _LEAST_VALUE_BYTES, f"the entries of a {name}")
-            return collection, count
+        return version, name
+
+    def _open_tds(self, number: int, version: int | None, name: str) -> tuple[Value, int]:
+        """Read the number of entries of a tds collection; return the collection, and this number.
+
+        Args:
+            number: of the object.
+            version: of its class.
+            name: of its class.
+        """
+        collection = _TDS[name](lua_class=name, version=version)
+        self._remember(number, collection)
+        count = self.stream.read_long("the number of entries")
+        least_bytes = _LEAST_ENTRY_BYTES if isinstance(collection, TdsHash) else _LEAST_VALUE_BYTES
+        self.stream.require(count, least_bytes, f"the entries of a {name}")
+        return collection, count
+
+    def _open_object(self, number: int, version: int | None, name: str) -> tuple[TorchObject, int]:
+        """Return an object of any other class, and the number of values inside it: 1, the table of its fields.
+
+        If the class has a layout of its own, the object is read as a whole, and no value is left: 0.
+
+        Args:
+            number: of the object.
+            version: of its class.
+            name: of its class.
+        """
         name = intern(name)  # one text for all objects of a class
-        payload = payload_of(name, version, stream.layout.vintage)
+        payload = payload_of(name, version, self.stream.layout.vintage)
         if payload is None:
             obj = TorchObject(name, version, fields=None)
             self._remember(number, obj)
-            return obj, 1  # the table of its fields
+            return obj, 1
         obj = TorchObject(name, version)  # with an empty table, which the payload may fill
         self._remember(number, obj)
         self._read_payload(obj, payload)
@@ -710,30 +773,44 @@ class ObjectReader:
         if isinstance(value, (Table, TdsHash)):
             table = value if isinstance(value, Table) else value.content
             self._read_scalars(table.raw_keys, table.raw_values, count)
-            if len(table.raw_values) == count:
-                return None
+            is_complete = len(table.raw_values) == count
         elif isinstance(value, Tensor):
             return self._fill_tensor(value)
         elif isinstance(value, TorchObject):
             return self._fields_tag(value)
         elif isinstance(value, LuaFunction):
-            scalars = self._scalar()  # a list of one, or of none before an object
-            if scalars:  # nil, if it has no upvalues; otherwise they are a table, whose tag is read below
-                value.upvalues = scalars[0]
-                return None
+            is_complete = self._fill_function(value)
         else:  # a tds.Vec
-            while len(value.elements) < count and (scalars := self._scalar()):
-                value.elements += scalars
-            if len(value.elements) == count:
-                return None
-        return self.stream.read_int("a type tag")
+            is_complete = self._fill_vector(value.elements, count)
+        return None if is_complete else self.stream.read_int("a type tag")
+
+    def _fill_function(self, function: LuaFunction) -> bool:
+        """Read the upvalues of a function, unless they are an object; return whether they were read."""
+        scalars = self._scalar()  # nil, if it has none; otherwise they are a table
+        if scalars:
+            function.upvalues = scalars[0]
+        return bool(scalars)
+
+    def _fill_vector(self, elements: list[Value], count: int) -> bool:
+        """Read scalars of a tds.Vec up to the next object; return whether it is complete.
+
+        Args:
+            elements: those read so far; receives more.
+            count: the number of elements that it will have.
+        """
+        while len(elements) < count:
+            scalars = self._scalar()
+            if not scalars:
+                return False
+            elements += scalars
+        return True
 
     def _put(self, value: Value, count: int, item: Value) -> int:
         """Put an object into the one that it is inside of, whose content `_fill` has read up to it.
 
         Args:
-            value: the outer object. A table may have a key without a value: then the item is that value, else a key.
-            count: the number of values inside that.
+            value: the outer object.
+            count: the number of values inside that, as of `_fill`.
             item: the inner object, which is complete.
 
         Returns:
@@ -770,20 +847,21 @@ class ObjectReader:
             keys.append(item)
             return
         values.append(item)
-        stream = self.stream
-        # The entries after it can be read as a run if there are some, in a binary file whose objects are numbered from
-        # 1 on. With a low limit on strings, every length has to be checked, which runs do not.
-        if count - len(values) < _WORTH_CHECKING or self.numbers is not None:
-            return
-        if not isinstance(stream, BinaryInput) or stream.longest_string < WINDOW_BYTES:
+        # In a run, objects are numbered from 1 on.
+        if count - len(values) < _WORTH_CHECKING or not self._may_have_runs or self.numbers is not None:
             return
         if self._alike is None:
             if len(self.objects) < _FEW_OBJECTS:
                 return
-            from .runs import Alike
-
-            self._alike = Alike(stream, self.objects, self._most_objects, self._external_storages is not None)
+            self._alike = self._new_alike()
         self._alike.read(item, keys, values, count)
+
+    def _new_alike(self) -> Alike:
+        """Return what reads entries that are alike; its module is loaded only now."""
+        from .runs import Alike
+
+        assert isinstance(self.stream, BinaryInput)  # see `_may_have_runs`
+        return Alike(self.stream, self.objects, self._most_objects, self._external_storages is not None)
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:
         """Read a tensor up to its storage; return the storage's tag, `None` if it has none."""
@@ -802,18 +880,22 @@ class ObjectReader:
         tensor.stride = numbers[dimensions:]
         tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
         if stream.layout.vintage == tags.TORCH5:
-            from .releases_2010 import read_ownership
-
-            if not read_ownership(stream):
-                # This tensor is the last object that was numbered: the last key, or the count if they count from 1.
-                number = len(self.objects) if self.numbers is None else next(reversed(self.numbers))
-                self._unowned.append(number)
+            self._read_ownership()
         tag = stream.read_int("a type tag")
         if tag != tags.NIL:
             return tag
         # As for any storage it is checked that the tensor lies inside: it must be empty.
         self._set_storage(tensor, storage=None)
         return None
+
+    def _read_ownership(self) -> None:
+        """Read whether the tensor that was opened last owns its storage, a field of Torch5; note it if not."""
+        from .releases_2010 import read_ownership
+
+        if not read_ownership(self.stream):
+            # The tensor is the last object that was numbered: the last key, or the count if they count from 1.
+            number = len(self.objects) if self.numbers is None else next(reversed(self.numbers))
+            self._unowned.append(number)
 
     @staticmethod
     def _set_storage(tensor: Tensor, storage: Value) -> None:
@@ -865,12 +947,13 @@ class ObjectReader:
         if self.payload_depth >= self._limits.payload_depth:
             raise self._limits.exceeded("payload_depth", "objects with payloads of their own are nested too deep")
         owner = self._owner()
-        assert owner is not None  # alive while reading
+        assert owner is not None  # the `T7Reader`: it is alive, as it reads this
         self.payload_depth += 1
         depth_before = len(self._path)
         try:
             payload.read(owner, obj)
-            del self._path[depth_before:]  # values that failed, if the class caught the error of reading one
+            # The path of a value that failed is still there, if the class has caught the error.
+            del self._path[depth_before:]
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None
         finally:

@@ -26,7 +26,7 @@ to 3743983; lua---nnx 7eca9bc (2011-07-05) to 98fb40a. The full history is in `d
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,8 @@ _HEADLESS_FIELDS = ("modules", "gradInput", "output")
 """The fields that it has."""
 _HEAD_BYTES = 1 << 12
 """Bytes in which a file of that time names a first class."""
+_MOST_CLASSES = 1024
+"""Layouts of classes that are kept: files may name any number of classes."""
 _TAG_BYTES = 32
 """Bytes in which a tag ends: four in binary; in ascii a word, after white space."""
 
@@ -83,8 +85,18 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether writing and reading keep a value: integers are truncated, and `absent` becomes no field."""
+        """Return whether reading returns what was written: integers are truncated, and `absent` becomes no field."""
         return not self.is_integer or (math.isfinite(value) and value == int(value) and value != self.absent)
+
+    def as_read(self, value: Value) -> Value:
+        """Return what a number is when it is read after it was written: an integer, or `None` for no field.
+
+        Other values than finite numbers, and those of kinds that are not integers, are returned as they are.
+        """
+        if not self.is_integer or not isinstance(value, float) or not math.isfinite(value):
+            return value
+        integer = float(int(value))
+        return None if integer == self.absent else integer
 
 
 _KINDS: dict[str, _Kind] = {
@@ -123,10 +135,10 @@ class _Item:
 
 
 def _items_of_row(text: str) -> list[_Item]:
-    """Return the values in a row of the table: `kind name name …; kind name … if name`."""
+    """Return the values that a row of the table lists: `kind name name …; kind name … if name`."""
     items = []
     for segment in text.split(";"):
-        if not segment.strip():
+        if not segment.strip():  # a row without values
             continue
         words, _, condition = segment.strip().partition(" if ")
         kind, *names = words.split()
@@ -159,24 +171,11 @@ class _ClassLayout:
         # The object has a table before its values are read: they may refer to the object.
         fields = obj.fields = Table()
         if self.has_table:
-            fields = reader.read_object()
-            if not isinstance(fields, Table):
-                raise CorruptError(f"the fields of a {obj.class_name} are not a table", found=type(fields).__name__)
-            obj.fields = fields
+            fields = obj.fields = _read_table(reader, obj.class_name)
         for item in self.items:
             if not item.is_present(fields):
                 continue
-            try:
-                value = item.kind.read(reader)
-            except FormatError as error:
-                # In a network without its class each value was read as one of its own, and its path begins there.
-                if error.path:
-                    error.path = f"root.{item.name}{error.path[len('root') :]}"
-                raise
-            if not isinstance(value, item.kind.types):
-                raise CorruptError(f"is not a valid {item.name} of a {obj.class_name}", found=type(value).__name__)
-            if value is not None and value == item.kind.absent:
-                value = None
+            value = self._read_item(reader, item, obj.class_name)
             if self.has_table:
                 self._compare(obj.class_name, item, value, fields.get(item.name))
             elif value is not None:
@@ -185,37 +184,49 @@ class _ClassLayout:
             reader.vintage_objects += 1
 
     @staticmethod
+    def _read_item(reader: Any, item: _Item, class_name: str) -> Value:
+        """Read a value that is a field of an object; `None` if it is nil, or the number for no field.
+
+        Args:
+            reader: a `T7Reader`, positioned at the value.
+            item: the field.
+            class_name: of the object, for the error.
+
+        Raises:
+            CorruptError: it is of another type.
+        """
+        try:
+            value = item.kind.read(reader)
+        except FormatError as error:
+            # In a network without its class each value was read as one of its own, and its path begins there.
+            if error.path:
+                error.path = f"root.{item.name}{error.path[len('root') :]}"
+            raise
+        if not isinstance(value, item.kind.types):
+            raise CorruptError(f"is not a valid {item.name} of a {class_name}", found=type(value).__name__)
+        return item.kind.as_read(value)
+
+    @staticmethod
     def _compare(class_name: str, item: _Item, value: Value, table_value: Value) -> None:
         """Check that the table has the same value of a field as follows it; otherwise it is another layout.
 
         Args:
             class_name: for the error.
             item: the field.
-            value: the value after the table; `None` for one that stands for no field.
-            table_value: that of the table.
+            value: the value after the table; `None` for no field.
+            table_value: that of the table; `None` if it does not have the field.
 
         Raises:
             CorruptError: the values differ.
         """
-        # An integer was truncated when it was written after the table, and may have become that for no field.
-        if isinstance(table_value, float) and item.kind.is_integer and math.isfinite(table_value):
-            table_value = float(int(table_value))
-            if table_value == item.kind.absent:
-                table_value = None
-        if value is table_value:
-            return
-        # Lua writes a missing truth value as false.
-        if (value is None or value is False) and (table_value is None or table_value is False):
-            return
-        # nan differs from itself, and is printed alike.
-        if isinstance(value, (float, bytes)) and (value == table_value or str(value) == str(table_value)):
-            return
-        raise CorruptError(
-            f"the field {item.name} of a {class_name} occurs twice with different values",
-            expected=repr(table_value)[:40],
-            found=repr(value)[:40],
-            hint=HINT,
-        )
+        table_value_as_read = item.kind.as_read(table_value)
+        if not _are_same(value, table_value_as_read):
+            raise CorruptError(
+                f"the field {item.name} of a {class_name} occurs twice with different values",
+                expected=repr(table_value_as_read)[:40],
+                found=repr(value)[:40],
+                hint=HINT,
+            )
 
     def write(self, writer: Any, obj: TorchObject) -> None:
         """Write an object: the table of all fields, if the release has it, then the values: a `write` of `Payload`.
@@ -270,7 +281,7 @@ class _ClassLayout:
         has_type = isinstance(value, item.kind.types)
         # A missing field has the number that stands for no field; so has a value of another type, which the table has.
         is_absent = value is None or (self.has_table and not has_type)
-        if item.kind.absent is not None and is_absent:
+        if is_absent and item.kind.absent is not None:
             return item.kind.absent
         # If a number is truncated here, the table has its exact value.
         can_be_written = has_type and (self.has_table or item.kind.holds(value))
@@ -279,19 +290,52 @@ class _ClassLayout:
         return value
 
 
+def _read_table(reader: Any, class_name: str) -> Table:
+    """Read the table of all fields of an object, whose class is for the error."""
+    fields = reader.read_object()
+    if not isinstance(fields, Table):
+        raise CorruptError(f"the fields of a {class_name} are not a table", found=type(fields).__name__)
+    return fields
+
+
+def _are_same(value: Value, table_value: Value) -> bool:
+    """Return whether the two values of a field, `None` for no field, may have been one in Lua."""
+    if value is table_value:
+        return True
+    # Lua writes a missing truth value as false.
+    if (value is None or value is False) and (table_value is None or table_value is False):
+        return True
+    # nan differs from itself, and is printed alike. Objects that are not one and the same differ.
+    return isinstance(value, (float, bytes)) and (value == table_value or str(value) == str(table_value))
+
+
 def _layout_of_class(release: str, name: str) -> _ClassLayout:
     """Return the layout of a class in a release: the values of its parents, from the outermost on, then its own.
-
-    A row of `RELEASES` is `PARENT > VALUES`, or the values alone for a class below `nn.Module`; what values are, see
-    `_items_of_row`. The word `fields` in their place is the table of all fields.
 
     Args:
         release: one of `VINTAGES`.
         name: of the class; one without a row in the release writes what `nn.Module` writes.
     """
+    texts = _values_of_classes(release, name)
+    has_table = texts[0] == "fields"  # only the outermost class writes one
+    items: list[_Item] = []
+    for text in texts[1:] if has_table else texts:
+        items += _items_of_row(text)
+    return _ClassLayout(has_table, tuple(items))
+
+
+def _values_of_classes(release: str, name: str) -> list[str]:
+    """Return the values that a class and its parents write, as `RELEASES` has them: the outermost parent's first.
+
+    A row there is `PARENT > VALUES`, or the values alone for a class below `nn.Module`; what values are, see
+    `_items_of_row`. The word `fields` in their place is the table of all fields.
+
+    Args:
+        release: one of `VINTAGES`.
+        name: of the class.
+    """
     rows = RELEASES[release]
     texts: list[str] = []
-    """The values of each class, as the table has them, from the outermost parent on."""
     while name:
         row = rows.get(name, "")
         if ">" in row:
@@ -300,18 +344,11 @@ def _layout_of_class(release: str, name: str) -> _ClassLayout:
             parent = "nn.Module"  # the default, also of a class without a row
             text = row
         texts.insert(0, text.strip())
-        name = parent.strip()  # empty for a class without a parent
-    # Only the outermost class writes a table.
-    has_table = texts[0] == "fields"
-    if has_table:
-        texts = texts[1:]
-    items: list[_Item] = []
-    for text in texts:
-        items += _items_of_row(text)
-    return _ClassLayout(has_table, tuple(items))
+        name = parent.strip()  # empty for the outermost class
+    return texts
 
 
-@cache
+@lru_cache(_MOST_CLASSES)
 def vintage_payload(release: str, class_name: str) -> Payload | None:
     """Return the layout of a class's objects in a release; `None` if they are a table of fields, as today."""
     if not release or not class_name.startswith("nn."):
@@ -340,33 +377,25 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
     """Read the first value of a file in the form of 2010 or 2011, if that explains more than today's.
 
     Args:
-        reader: positioned after the bytes read so far.
+        reader: a `T7Reader`, positioned after the bytes read so far.
         start: start of the file.
         layouts: possible encodings of the file.
-        value: the value in today's form; `None` if there is a failure.
+        value: the value in today's form, returned if no release explains the file better; `None` if there is a failure.
         failure: why it cannot be read in today's form; `None` if it can, but not to the end of the file.
 
     Returns:
-        The value in the old form; that of today's form if no release explains the file better.
+        The value in the old form, behind which the reader is then; or `value`, and the reader is where it was.
 
     Raises:
         FormatError: no form explains the file; the error is that of the one that explains most.
     """
     furthest_failure = failure
-    # If several layouts failed, the objects are those of one that may be wrong.
-    objects = list(reader.objects) if failure is None or len(layouts) == 1 else None
     try:
-        releases = _possible_releases(reader, start, objects)
-        for release, layout, is_headless in product(releases, layouts, _possible_headless(objects)):
-            vintage_layout = evolve(layout, vintage=release, headless=is_headless)
+        for vintage_layout in _vintage_layouts(reader, start, layouts, has_value=failure is None):
             try:
                 return reader.try_layout(vintage_layout, lambda: _read_root(reader))
             except FormatError as error:
-                is_furthest = furthest_failure is None or (error.offset or 0) > (furthest_failure.offset or 0)
-                # Two complete objects are not a coincidence: the file is of that time, and damaged.
-                if reader.vintage_objects >= 2 and is_furthest:
-                    error.hint = HINT
-                    furthest_failure = error
+                furthest_failure = _furthest(furthest_failure, error, reader.vintage_objects)
         if furthest_failure:
             raise furthest_failure
         return value
@@ -374,11 +403,44 @@ def read_again(reader: Any, start: int, layouts: list[T7Layout], value: Value, f
         furthest_failure = failure = None  # errors refer to this frame: break the reference cycle
 
 
+def _furthest(earlier: FormatError | None, error: FormatError, vintage_objects: int) -> FormatError | None:
+    """Return the failure that explains more of a file: the one further on, of equal ones the earlier.
+
+    Args:
+        earlier: the furthest so far; `None` if there is none.
+        error: the failure of another attempt, in a form of 2010 or 2011.
+        vintage_objects: objects in this form that were complete before it.
+    """
+    # Two are not a coincidence: the file is of that time, and damaged. With fewer, the attempt does not count.
+    if vintage_objects < 2:
+        return earlier
+    if earlier is not None and (error.offset or 0) <= (earlier.offset or 0):
+        return earlier
+    error.hint = HINT
+    return error
+
+
+def _vintage_layouts(reader: Any, start: int, layouts: list[T7Layout], has_value: bool) -> list[T7Layout]:
+    """Return the layouts of 2010 and 2011 that a file may have, in the order in which they are tried.
+
+    Args:
+        reader: as of `read_again`.
+        start: start of the file.
+        layouts: possible encodings of the file.
+        has_value: whether today's form has a first value.
+    """
+    # Without a value, the objects are those of the one layout that failed; if several did, it may be a wrong one.
+    objects = list(reader.objects) if has_value or len(layouts) == 1 else None
+    releases = _possible_releases(reader, start, objects)
+    combinations = product(releases, layouts, _possible_headless(objects))
+    return [evolve(layout, vintage=release, headless=is_headless) for release, layout, is_headless in combinations]
+
+
 def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> tuple[str, ...]:
     """Return the releases that may have written a file of which today's layout explains nothing, or only the start.
 
     Args:
-        reader: positioned after the bytes read so far.
+        reader: a `T7Reader`, positioned after the bytes read so far.
         start: start of the file.
         objects: the objects of the value in today's form, as far as it was read; `None` if they are not known.
     """
@@ -389,17 +451,20 @@ def _possible_releases(reader: Any, start: int, objects: list[Value] | None) -> 
     if objects is None:
         return tuple(torch7_releases) if b"nn." in head else ()
     if objects and isinstance(objects[0], Tensor):
-        # For today's layout the first value is a tensor. A network without its class begins with two, if the first
-        # release of Torch7 wrote it; those of later releases begin with a table. So another tensor must follow.
-        next_bytes = reader.source.read(reader.position, _TAG_BYTES)
-        if reader.layout.encoding == "ascii":
-            has_tag = next_bytes.split(maxsplit=1)[:1] == [b"%d" % TORCH]
-        else:
-            has_tag = TORCH in next_bytes[:4]  # the tag, in either byte order
-        return tuple(torch7_releases[:1]) if has_tag else ()
+        # A network without its class begins with two tensors, if the first release of Torch7 wrote it; those of later
+        # releases begin with a table. For today's layout the first tensor is all of the value.
+        return tuple(torch7_releases[:1]) if _starts_torch_object(reader) else ()
     # Any other value: the releases in which a class in it has values after its table, or instead of one.
     names = {item.class_name for item in objects if isinstance(item, TorchObject)}
     return tuple(release for release in torch7_releases if any(vintage_payload(release, name) for name in names))
+
+
+def _starts_torch_object(reader: Any) -> bool:
+    """Return whether the tag of a Torch object, as a tensor is one, is where a `T7Reader` is positioned."""
+    next_bytes: bytes = reader.source.read(reader.position, _TAG_BYTES)
+    if reader.layout.encoding == "ascii":
+        return next_bytes.split(maxsplit=1)[:1] == [b"%d" % TORCH]
+    return TORCH in next_bytes[:4]  # the byte of the tag, in either byte order
 
 
 def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
@@ -410,7 +475,7 @@ def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
             `None` if they are not known.
 
     Returns:
-        `True` or `False`; or both, to be tried in this order.
+        The possible answers: one, or both in the order in which they are tried.
     """
     # Both are possible if nothing is known, or if a table is first: that of the network's fields, or any value with
     # objects of that time in it. The fields are tried first, as `_read_headless` takes nothing else for them.
@@ -428,13 +493,16 @@ def _read_root(reader: Any) -> Value:
         CorruptError: more follows, or nothing in it is of that time.
     """
     value = _read_headless(reader) if reader.layout.headless else reader.read_object()
-    if not reader.at_end or not reader.vintage_objects:
+    if not reader.at_end or not reader.vintage_objects:  # both say that another release, or today's, wrote the file
         raise CorruptError("more follows than one value of that time", hint=HINT)
     return value
 
 
 def _read_headless(reader: Any) -> Value:
     """Read a network without its class: the fields that it has in the release, one after another.
+
+    Args:
+        reader: a `T7Reader` at the start of the file, under a layout of that time.
 
     Raises:
         CorruptError: they are not those of a network.
@@ -443,13 +511,13 @@ def _read_headless(reader: Any) -> Value:
     _layout_of_class(reader.layout.vintage, _HEADLESS_CLASS).read(reader, network)
     modules = network.get("modules")
     children = modules.raw_values if isinstance(modules, Table) else []
-    # Bytes of another kind could be read as fields by accident.
+    # Bytes of another kind could be read as fields by accident: only a network with layers, and all its fields, is one.
     if not children:
         raise CorruptError("is not a network without its class", hint=HINT)
     for child in children:
         if not isinstance(child, TorchObject) or not child.class_name.startswith("nn."):
             raise CorruptError("is not a network without its class", hint=HINT)
-    if not all(name in network for name in _HEADLESS_FIELDS):
+    if not all(name in network for name in _HEADLESS_FIELDS):  # one is nil, or not in the table of all fields
         raise CorruptError("a network without its class lacks a field", expected=", ".join(_HEADLESS_FIELDS), hint=HINT)
     return network
 

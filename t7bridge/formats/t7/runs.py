@@ -25,8 +25,10 @@ _ROOM = 1 << 12
 """Bytes that should be in the window for the next object."""
 _ENTRY = "idii"
 """An entry with a number as its key: tag, key, and of the object its tag and number."""
-_VALUE_FORMS = {float: (tags.NUMBER, "d"), bool: (tags.BOOLEAN, "i"), bytes: (tags.STRING, "i")}
-"""By the type of a value: its tag, and the code of `struct` for what follows; of a string that is its length."""
+_TAGS_IN_RECORDS = {float: tags.NUMBER, bool: tags.BOOLEAN, bytes: tags.STRING}
+"""By the types of values that records may have: their tags."""
+_VALUE_CODES = {tags.NUMBER: "d", tags.BOOLEAN: "i", tags.STRING: "i"}
+"""By a tag: the code of `struct` for what follows; of a string that is its length."""
 
 
 class Alike:
@@ -44,7 +46,9 @@ class Alike:
     def __init__(self, stream: BinaryInput, objects: list[Any], most_objects: int, has_external_elements: bool) -> None:
         self._stream = stream
         self._objects = objects
+        """Those of the whole file so far; what is read here is appended to them."""
         self._most_objects = most_objects
+        """How many these may become."""
         self._has_external_elements = has_external_elements
         """Whether storages are without their elements in the stream: then tensors are not read here."""
         self._sign = ORDER_SIGNS[stream.layout.byte_order]
@@ -74,7 +78,8 @@ class Alike:
             form = View.like(item, self._stream, self._sign)
         count_before = len(values)
         if form is not None:
-            # A tensor is two objects: so the limit is hit outside of here, with the appropriate error.
+            # An entry adds two objects, if it is a tensor with its storage. So none exceeds the limit here: the object
+            # reader raises that error.
             allowed = (self._most_objects - len(self._objects)) // 2
             self._read(form, keys, values, min(count - count_before, allowed))
         if len(values) - count_before >= _LEAST_SUCCESS:
@@ -87,8 +92,7 @@ class Alike:
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum.
 
-        The next entry is at `at` in the window, which begins at `base` in the file. The stream is left before the first
-        entry that was not read.
+        The stream is left before the first entry that was not read.
 
         Args:
             form: of the objects.
@@ -102,10 +106,10 @@ class Alike:
         form_tag = form.tag
         unpack = self._entry.unpack_from
         size = self._entry.size
-        window, at = stream.window_at(_ROOM)
+        window, at = stream.window_at(_ROOM)  # `at` is where the next entry is in the window
         end = len(window)
-        base = stream.position - at
-        number = len(objects) + 1
+        base = stream.position - at  # where the window begins in the file
+        number = len(objects) + 1  # that of the next new object
         for _ in range(most):
             if end - at < _ROOM:
                 window, at = stream.window_at(_ROOM, at)
@@ -124,7 +128,7 @@ class Alike:
             objects += new_objects
             number += len(new_objects)
             keys.append(key)
-            values.append(new_objects[0])
+            values.append(new_objects[0])  # the other is the storage inside it
         stream.move_to(at)
 
 
@@ -133,20 +137,30 @@ _Group = tuple[Callable[[bytes, int], tuple[Any, ...]], int, tuple[bytes, ...], 
 for each record."""
 
 
-def _group(code: str, fixed: list[bytes], boolean_places: list[int], ends_with_string: bool) -> _Group:
-    """Return the form of the fields of a record up to a string.
+def _group(fields: list[tuple[bytes, int]], sign: str) -> _Group:
+    """Return the form of the fields of a record up to a string, or to its end.
 
     Args:
-        code: of `struct`, for the bytes before each value and the values, in turn.
-        fixed: the bytes before the values: the keys, encoded, and the values' tags.
-        boolean_places: which of the values are booleans, 0-based.
-        ends_with_string: whether the last value is the length of a string that follows.
+        fields: of each the bytes before its value, which are the key and the value's tag; and that tag. Only the last
+            may be a string.
+        sign: byte order, `<` or `>`.
 
     Returns:
-        The function that unpacks them, their length in bytes, and the other three.
+        The function that unpacks, in turn, the bytes before each value and the value, of a string its length; the
+        length of all that in bytes; the bytes before the values; the places of booleans among the values, 0-based; and
+        whether a string follows.
     """
-    packed = struct.Struct(code)
-    return packed.unpack_from, packed.size, tuple(fixed), boolean_places, ends_with_string
+    code = sign
+    boolean_places = []
+    ends_with_string = False
+    for place, (before, tag) in enumerate(fields):
+        code += f"{len(before)}s{_VALUE_CODES[tag]}"
+        if tag == tags.BOOLEAN:
+            boolean_places.append(place)
+        ends_with_string = tag == tags.STRING
+    row = struct.Struct(code)
+    bytes_before_values = tuple(before for before, _ in fields)
+    return row.unpack_from, row.size, bytes_before_values, boolean_places, ends_with_string
 
 
 class Record:
@@ -180,29 +194,21 @@ class Record:
         if not 0 < count <= _MOST_FIELDS or len(table.raw_keys) != count:
             return None
         groups: list[_Group] = []
-        # Those of the present group, see `_group`.
-        code = sign
-        fixed: list[bytes] = []
-        boolean_places: list[int] = []
+        fields: list[tuple[bytes, int]] = []
+        """Of the present group: the bytes before each value, and its tag."""
         table_head = struct.pack(sign + "i", count)  # the number of entries, before the first key only
         for key, value in table.raw_items():
-            value_form = _VALUE_FORMS.get(type(value))
+            tag = _TAGS_IN_RECORDS.get(type(value))
             encoded_key = _encoded_key(key, sign)
-            if value_form is None or encoded_key is None:
+            if tag is None or encoded_key is None:
                 return None
-            tag, value_code = value_form
-            fixed.append(table_head + encoded_key + struct.pack(sign + "i", tag))
+            fields.append((table_head + encoded_key + struct.pack(sign + "i", tag), tag))
             table_head = b""
-            code += f"{len(fixed[-1])}s{value_code}"
-            if tag == tags.BOOLEAN:
-                boolean_places.append(len(fixed) - 1)
             if tag == tags.STRING:  # what follows it is at another place in each table: a new group
-                groups.append(_group(code, fixed, boolean_places, ends_with_string=True))
-                code = sign
-                fixed = []
-                boolean_places = []
-        if fixed:
-            groups.append(_group(code, fixed, boolean_places, ends_with_string=False))
+                groups.append(_group(fields, sign))
+                fields = []
+        if fields:
+            groups.append(_group(fields, sign))
         return cls(table.raw_keys, groups)
 
     def make(self, window: bytes, at: int, number: int, base: int) -> tuple[tuple[Any, ...], int] | None:
@@ -211,35 +217,35 @@ class Record:
         Args:
             window: bytes of the file.
             at: offset in the window of the first byte after the number of the object.
-            number: of the object.
-            base: offset of the window in the file.
+            number: of the object, which only `View.make` needs.
+            base: offset of the window in the file; the same.
 
         Returns:
             A tuple of the new objects, here one, and the offset in the window after it.
         """
         end = len(window)
-        fields: list[Any] = []
-        for unpack, length, fixed, boolean_places, ends_with_string in self._groups:
+        values: list[Any] = []
+        for unpack, length, bytes_before_values, boolean_places, ends_with_string in self._groups:
             stop = at + length
             if stop > end:
                 return None
-            row = unpack(window, at)  # fixed bytes and values, in turn
-            if row[::2] != fixed:
+            row = unpack(window, at)  # the bytes before a value and the value, in turn
+            if row[::2] != bytes_before_values:
                 return None
-            start = len(fields)
-            fields += row[1::2]
+            start = len(values)
+            values += row[1::2]
             for place in boolean_places:
-                flag = fields[start + place]
+                flag = values[start + place]
                 if flag != 0 and flag != 1:  # an error, which the object reader raises
                     return None
-                fields[start + place] = flag == 1
+                values[start + place] = flag == 1
             at = stop
             if ends_with_string:
-                at += fields[-1]
+                at += values[-1]  # its length
                 if not stop <= at <= end:  # a negative length, or beyond the window
                     return None
-                fields[-1] = window[stop:at]
-        return (Table(self._keys.copy(), fields),), at
+                values[-1] = window[stop:at]
+        return (Table(self._keys.copy(), values),), at
 
 
 def _encoded_key(key: Any, sign: str) -> bytes | None:
@@ -280,10 +286,11 @@ class View:
         tensor_head = _encoded_class(tensor.version, tensor.lua_class, sign) + struct.pack(sign + "i", self._rank)
         storage_tag = struct.pack(sign + "i", tags.TORCH)
         storage_head = _encoded_class(storage.version, storage.lua_class, sign)
-        self._fixed = tensor_head, storage_tag, storage_head
-        # Between them the sizes, strides and offset, and the storage's number; at the end the number of its elements.
-        numbers = 2 * self._rank + 1
-        self._row = struct.Struct(f"{sign}{len(tensor_head)}s{numbers}{long}4si{len(storage_head)}s{long}")
+        self._same_bytes = tensor_head, storage_tag, storage_head
+        # All that precedes the elements: after the tensor's head its sizes, strides and offset; after the storage's tag
+        # the storage's number; after its head the number of its elements.
+        view = f"{2 * self._rank + 1}{long}"
+        self._row = struct.Struct(f"{sign}{len(tensor_head)}s{view}4si{len(storage_head)}s{long}")
 
     @classmethod
     def like(cls, tensor: Tensor, stream: BinaryInput, sign: str) -> View | None:
@@ -313,21 +320,21 @@ class View:
         Returns:
             A tuple of the new objects, here two, and the offset in the window after the elements.
         """
-        begin = at + self._row.size
-        if begin > len(window):
+        start = at + self._row.size  # of the elements
+        if start > len(window):
             return None
         tensor_head, *longs, storage_tag, storage_number, storage_head, count = self._row.unpack_from(window, at)
         # A storage that was written before has another number.
-        if (tensor_head, storage_tag, storage_head) != self._fixed or storage_number != number + 1 or count < 0:
+        if (tensor_head, storage_tag, storage_head) != self._same_bytes or storage_number != number + 1 or count < 0:
             return None
         size = tuple(longs[: self._rank])
         stride = tuple(longs[self._rank : -1])
         offset = longs[-1] - 1  # 1-based in the file
-        stop = begin + count * self._width
+        stop = start + count * self._width
         if stop > len(window) or view_fault(size, stride, offset, count):
             return None
         like = self._tensor
-        span = Span(self._source, base + begin, self._width, self._order)
+        span = Span(self._source, base + start, self._width, self._order)
         storage = Storage(like.element, count, span, like.device, self._storage.version, self._storage.alias)
         tensor = Tensor(
             like.element, storage, size, stride, offset,

@@ -54,7 +54,8 @@ def _words_of_plain_line(line: bytes, is_large: bool) -> int:
     if has_other_bytes or line.startswith(b" ") or line.endswith(b" "):
         return 0
     if is_large or "numpy" in sys.modules:  # four times as fast, and slow to load
-        return single_spaces(line) + 1  # -1 for adjacent spaces
+        spaces = _single_spaces(line)
+        return 0 if spaces is None else spaces + 1
     return 0 if b"  " in line else line.count(b" ") + 1
 
 
@@ -87,6 +88,7 @@ class TextInput(Window):
                 if match.group(1):
                     break
                 raise self.fault(f"the file ends where {what} is expected", TruncatedError)
+            # Twice as much each time, so that what is long is not matched again for each window.
             self._refill(2 * (len(self._window) - self._at))
         self._at = match.end()
         return match.group(1)
@@ -143,14 +145,15 @@ class TextInput(Window):
         return values
 
     def read_double(self, what: str = "a number") -> float:
-        """Read a number."""
+        """Read a number, which may show whether numbers are rounded to 6 digits: see `_learn_digits`."""
         token = self._token(what)
         if _OTHERS_NUMBER.match(token):
             token = plain_numbers(token)
         if not _NUMBER.match(token):
             raise self._wrong(token, what)
         value = float(token)
-        if self.rounded is not False:  # a number with more than 6 digits decides, whatever those before it showed
+        # One that is not rounded is enough for all, and no other is looked at; until then each may be the one.
+        if self.rounded is not False:
             self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
         self._line_feed()
         return value
@@ -188,7 +191,8 @@ class TextInput(Window):
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
         """Pass over a storage's elements and return where they are.
 
-        Elements of one byte are raw bytes, others numbers on a line. The first floats that show it decide `rounded`.
+        Elements of one byte are raw bytes, others numbers on a line, whose first floats may show whether numbers are
+        rounded to 6 digits.
 
         Args:
             element: their type.
@@ -198,29 +202,39 @@ class TextInput(Window):
             CorruptError: the count is negative, or there are other words than numbers.
             TruncatedError: the file has fewer.
         """
+        what = f"elements of type {element.name}"
         if element.itemsize == 1:
-            self.require(count, 1, f"elements of type {element.name}")
-            span = Span(self.source, self.position, 1)
-            if count:
-                self._require_line_feeds(f"elements of type {element.name}")
-                self.position += count
-                self._line_feed()
-            return span
-        self.require(count, 2, f"elements of type {element.name}")
+            return self._read_bytes(count, what)
+        self.require(count, 2, what)  # bytes at least: a digit and a space
         start = self.position
         if not count:
             return TextSpan(self.source, start, 0)
-        is_plain = self._pass_numbers(count, f"elements of type {element.name}")
+        is_plain = self._pass_numbers(count, what)
         end = self.position
         self._line_feed()
         is_float = element.code[0] == "f"
-        # Storages are searched until one number has shown the digits: a sample of each of many would take long.
+        # No storage is searched once a number has shown the digits: a sample of each of many would take long.
         if self.rounded is None and is_float:
             self._learn_digits_of_elements(self.source.read(start, min(_SAMPLE_BYTES, end - start)), element)
         return TextSpan(self.source, start, end - start, is_plain=is_plain)
 
+    def _read_bytes(self, count: int, what: str) -> Span:
+        """Pass over raw bytes, and the line feed behind them; return where they are.
+
+        Args:
+            count: how many.
+            what: describes them in errors.
+        """
+        self.require(count, 1, what)
+        span = Span(self.source, self.position, 1)
+        if count:  # Lua Torch writes no line feed behind none
+            self._require_line_feeds(what)
+            self.position += count
+            self._line_feed()
+        return span
+
     def _learn_digits_of_elements(self, text: bytes, element: ElementType) -> None:
-        """Set `rounded` by the first numbers of a storage that show it.
+        """Set `rounded` by the first number of a storage that shows it, see `_learn_digits`; if none does, leave it.
 
         Args:
             text: the beginning of its elements, whose last word may be cut off.
@@ -237,9 +251,7 @@ class TextInput(Window):
                 return
 
     def _learn_digits(self, token: bytes, value: float, exact_digits: int) -> None:
-        """Set `rounded` by a number whose text with 6 digits is another than that with all; others do not show it.
-
-        One that does not have its text of 6 digits is enough for all: it would not be the same when written so.
+        """Set `rounded`, whether numbers have 6 digits, by one; not if 6 digits are the same text as all.
 
         Args:
             token: the text of the number in the file.
@@ -264,30 +276,44 @@ class TextInput(Window):
         Returns:
             Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.
         """
-        is_plain = True
+        are_plain = True
         while count:
             if self._at == len(self._window):
-                self._refill(min(2 * count, WINDOW_BYTES))
+                self._refill(min(2 * count, WINDOW_BYTES))  # a digit and a space for each, at least
                 if not self._window:
                     raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
-            # A whole line of numbers with one space between is what Lua Torch writes; count it without looking closer.
-            # Of a line that goes on after the window, as many words as are whole.
-            end = self._window.find(b"\n", self._at)
-            cut = end if end >= 0 else self._window.rfind(b" ", self._at)
-            has_space = self._window.startswith(b" ", self._at)  # between the words passed before and these
-            start = self._at + 1 if has_space else self._at
-            if cut > start:
-                words = _words_of_plain_line(self._window[start:cut], count > _WORTH_LOADING_NUMPY)
-                if 0 < words <= count:
-                    count -= words
-                    self._at = cut
-                    continue
-            # Anything else word by word, to the end of what was looked at: nothing is looked at again and again.
-            stop = self._base + (end if end > self._at else len(self._window))
-            words, are_plain = self._pass_words(count, stop, what)
-            count -= words
-            is_plain = is_plain and are_plain
-        return is_plain
+            passed = self._pass_plain_line(count)
+            if not passed:
+                # Word by word to the end of what was looked at, so that nothing is looked at again and again.
+                line_end = self._window.find(b"\n", self._at)
+                stop = self._base + (line_end if line_end > self._at else len(self._window))
+                passed, words_are_plain = self._pass_words(count, stop, what)
+                are_plain = are_plain and words_are_plain
+            count -= passed
+        return are_plain
+
+    def _pass_plain_line(self, count: int) -> int:
+        """Move behind a line of numbers with one space between, as Lua Torch writes them; return how many they are.
+
+        Of a line that goes on after the window, the words that are whole are passed. Nothing is passed, and 0 returned,
+        if the line has anything else, or more numbers.
+
+        Args:
+            count: how many numbers are passed at most.
+        """
+        window = self._window
+        line_end = window.find(b"\n", self._at)
+        end = line_end if line_end >= 0 else window.rfind(b" ", self._at)
+        has_space = window.startswith(b" ", self._at)  # between the words passed before and these
+        start = self._at + 1 if has_space else self._at
+        if end <= start:
+            return 0
+        words = _words_of_plain_line(window[start:end], count > _WORTH_LOADING_NUMPY)
+        if words > count:
+            return 0
+        if words:
+            self._at = end
+        return words
 
     def _pass_words(self, most: int, stop: int, what: str) -> tuple[int, bool]:
         """Move behind at least one number, and those that begin before an offset; check each to be a number.
@@ -383,7 +409,7 @@ class TextWriter:
         self.output.write(b"%d\n%d\n" % (tags.BOOLEAN, value))
 
     def write_elements(self, storage: Storage) -> None:
-        """Write a storage's elements; text that was printed the same way is copied from its file."""
+        """Write a storage's elements; text of numbers as C prints them is copied from its file, with its digits."""
         if not storage.count:  # not even a line feed
             return
         data = storage.data
@@ -425,7 +451,9 @@ def _formatted_by_c(array: np.ndarray, digits: int) -> bytes:
     return (" ".join([f"%.{digits}g"] * len(values)) % tuple(values)).encode()
 
 
-def single_spaces(line: bytes) -> int:
-    """Return the number of spaces on a line; -1 if two are adjacent."""
+def _single_spaces(line: bytes) -> int | None:
+    """Return the number of spaces on a line; `None` if two are adjacent."""
     is_space = np.frombuffer(line, "u1") == 0x20
-    return -1 if (is_space[1:] & is_space[:-1]).any() else int(np.count_nonzero(is_space))
+    if (is_space[1:] & is_space[:-1]).any():
+        return None
+    return int(np.count_nonzero(is_space))

@@ -25,38 +25,39 @@ _SHORT_STRING = 1 << 16
 """Bytes of a string that is written together with its neighbours."""
 
 
-def _keys_and_values(value: Value) -> tuple[list[Value] | str, list[Value]]:
-    """Return the keys and the values inside an object; of one without keys, instead of these the step to its values.
-
-    The step is that of a path in errors; `%d` in it becomes the number of the value.
-    """
+def _keys_and_values(value: Value) -> tuple[list[Value] | None, list[Value]]:
+    """Return the keys and the values inside an object; `None` for the keys of one whose values have none."""
     if isinstance(value, (Table, TdsHash)):
         table = value if isinstance(value, Table) else value.content
         return table.raw_keys, table.raw_values
     if isinstance(value, TdsVec):
-        return "[%d]", value.elements
+        return None, value.elements
     if isinstance(value, TorchObject):
-        return "", [value.fields]
+        return None, [value.fields]
     if isinstance(value, Tensor):
-        return ".storage", [value.storage]
-    return "<upvalues>", [value.upvalues]
+        return None, [value.storage]
+    return None, [value.upvalues]  # a LuaFunction
 
 
 def _step(value: Value, halves: int) -> str:
-    """Return the step of a path from an object to what is being written inside it, for errors.
+    """Return the step of a path, for errors, from an object to what was being written inside it; empty for its fields.
 
     Args:
         value: the object.
-        halves: how many keys and values, the two halves of an entry, are written or being written.
+        halves: as of `T7Writer._halves`; 0 if nothing inside it was begun.
     """
     if not halves:
         return ""
+    place = (halves - 1) // 2  # of the key or value, 0-based
     keys, _ = _keys_and_values(value)
-    place = (halves - 1) // 2
-    if isinstance(keys, str):
-        return keys % (place + 1) if "%" in keys else keys
-    is_key = halves % 2 == 1
-    return f"<key {step_name(keys[place])}>" if is_key else step_name(keys[place])
+    if keys is not None:
+        is_key = halves % 2 == 1
+        return f"<key {step_name(keys[place])}>" if is_key else step_name(keys[place])
+    if isinstance(value, TdsVec):
+        return f"[{place + 1}]"
+    if isinstance(value, Tensor):
+        return ".storage"
+    return "<upvalues>" if isinstance(value, LuaFunction) else ""
 
 
 def _stream_for(output: Output, layout: T7Layout) -> BinaryWriter | TextWriter:
@@ -196,7 +197,7 @@ class T7Writer:
             if can_be_headless(value):
                 write_headless(self, value)
                 return
-        # A value in a payload is written inside those that are being written; an error may have left any behind.
+        # A value in a payload is written inside those that are being written. Otherwise only an error has left any.
         outer_values = len(self._inside) if self._payload_depth else 0
         del self._inside[outer_values:], self._halves[outer_values:]
         try:
@@ -213,30 +214,44 @@ class T7Writer:
 
         Args:
             value: to write, with everything inside it.
-            outer_values: how many values are being written around it.
+            outer_values: how many values are being written around it, which stay on the stack.
+        """
+        next_value: tuple[Value] | None = (value,)
+        while next_value is not None:
+            (value,) = next_value
+            if self._open(value):
+                self._inside.append(value)
+                self._halves.append(0)
+            else:
+                self._forget_number(value)
+            next_value = self._continue(outer_values)
+
+    def _forget_number(self, value: Value) -> None:
+        """Forget the number of an object that is complete, if each is written again wherever it occurs.
+
+        Then numbers are only kept to notice that an object is inside itself.
+        """
+        if not self._referenced:
+            self._numbers.pop(value, None)
+
+    def _continue(self, outer_values: int) -> tuple[Value] | None:
+        """Continue the innermost value up to the next one inside it; those that have no more are complete.
+
+        Args:
+            outer_values: how many values on the stack are not continued.
+
+        Returns:
+            The next value, in a tuple, as it may be `None` itself; `None` if all that are continued are complete.
         """
         inside, halves = self._inside, self._halves
-        while True:
-            if self._open(value):
-                inside.append(value)
-                halves.append(0)
-            elif not self._referenced:
-                # Without references an object is written again wherever it occurs; its number only shows cycles.
-                self._numbers.pop(value, None)
-            # The innermost value continues with the next one inside it; those that have no more are complete.
-            next_value = None  # otherwise a tuple of it, as the value itself may be None
-            while len(inside) > outer_values:
-                keys, values = _keys_and_values(inside[-1])
-                next_value = self._write_scalars(keys, values, halves[-1])
-                if next_value is not None:
-                    break
-                halves.pop()
-                value = inside.pop()
-                if not self._referenced:
-                    self._numbers.pop(value, None)
-            if next_value is None:
-                return
-            (value,) = next_value
+        while len(inside) > outer_values:
+            keys, values = _keys_and_values(inside[-1])
+            next_value = self._write_scalars(keys, values, halves[-1])
+            if next_value is not None:
+                return next_value
+            halves.pop()
+            self._forget_number(inside.pop())
+        return None
 
     def _open(self, value: Value) -> bool:
         """Write a value, or its start; return whether values inside it are still to be written."""
@@ -290,14 +305,7 @@ class T7Writer:
             WriteError: it is inside itself, and there are no references.
         """
         stream = self._stream
-        if isinstance(value, Table):
-            tag = tags.TABLE
-        elif isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
-            tag = tags.TORCH
-        elif isinstance(value, LuaFunction):
-            tag = value.tag
-        else:
-            raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
+        tag = self._tag_of(value)
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             # Such a function has no number, and is written wherever it occurs.
             stream.write_int(tag)
@@ -315,6 +323,21 @@ class T7Writer:
         name = self._class_name(value)  # before anything is written, as it may be refused
         stream.write_ints(tag, self._new_number(value))
         return self._open_torch(value, name)
+
+    @staticmethod
+    def _tag_of(value: Value) -> int:
+        """Return the type tag of an object.
+
+        Raises:
+            UnsupportedError: Lua Torch has no such object.
+        """
+        if isinstance(value, Table):
+            return tags.TABLE
+        if isinstance(value, (Tensor, Storage, TorchObject, TdsHash, TdsVec)):
+            return tags.TORCH
+        if isinstance(value, LuaFunction):
+            return value.tag
+        raise UnsupportedError(f"a value of type {type(value).__name__} cannot be stored in a .t7 file")
 
     def _new_number(self, value: Value) -> int:
         """Return the number of an object that is written now, and keep it."""
@@ -340,6 +363,9 @@ class T7Writer:
     def _open_torch(self, value: Value, name: str) -> bool:
         """Write version, class name and start of an object; return whether values inside it are still to be written.
 
+        The start is all that precedes them: of a tensor its sizes, of a collection their number. A storage, and an
+        object whose class has a layout of its own, is written as a whole.
+
         Args:
             value: a tensor, a storage, a tds collection or a `TorchObject`, whose number was written.
             name: of its class.
@@ -347,7 +373,6 @@ class T7Writer:
         Raises:
             WriteError: no class of Lua Torch has such a name.
         """
-        stream = self._stream
         self._write_class(name, value.version)
         if isinstance(value, Storage):
             self._write_storage(value)
@@ -355,14 +380,12 @@ class T7Writer:
         if isinstance(value, Tensor):
             self._write_tensor(value)
             return True
-        if isinstance(value, TdsHash):
-            stream.write_long(len(value.content.raw_keys))
-            return True
-        if isinstance(value, TdsVec):
-            stream.write_long(len(value.elements))
+        if isinstance(value, (TdsHash, TdsVec)):
+            _, values = _keys_and_values(value)
+            self._stream.write_long(len(values))
             return True
         payload = payload_of(name, value.version, self.layout.vintage)
-        if payload is None:  # a TorchObject, whose table of fields follows
+        if payload is None:  # a table of fields follows
             return True
         self._write_payload(value, payload)
         return False
@@ -411,11 +434,11 @@ class T7Writer:
         finally:
             self._payload_depth -= 1
 
-    def _write_scalars(self, keys: list[Value] | str, values: list[Value], halves: int) -> tuple[Value] | None:
+    def _write_scalars(self, keys: list[Value] | None, values: list[Value], halves: int) -> tuple[Value] | None:
         """Write keys and values of an object, up to the next that is neither a number nor a short string.
 
         Args:
-            keys: the keys; a text for an object without keys.
+            keys: the keys; `None` for an object whose values have none.
             values: the values.
             halves: how many of the keys and values, the two halves of an entry, are written.
 
@@ -428,7 +451,7 @@ class T7Writer:
         stream = self._stream
         for place in range(halves // 2, len(values)):
             is_key_written = halves > 2 * place
-            if not is_key_written and type(keys) is list:
+            if keys is not None and not is_key_written:
                 key = keys[place]
                 if type(key) is bytes and len(key) < _SHORT_STRING:
                     stream.write_string(key)
@@ -476,7 +499,10 @@ class T7Writer:
             self._stream.write_int(int(owns_storage))  # a field that later releases do not have
 
     def _write_storage(self, storage: Storage) -> None:
-        """Write the size and the elements of a storage, or put it into the list of those that are kept elsewhere."""
+        """Write the size and the elements of a storage, and note their place in the output.
+
+        If elements are kept elsewhere, the storage is put into the list of those instead.
+        """
         self._stream.write_long(storage.count)
         if self._external_storages is not None:
             self._external_storages.append(storage)

@@ -31,7 +31,7 @@ register_layer(
     params=(param("weight"),),
     module=of_runtime("activation.PReLU", extent("weight"), plain="PReLU"),
     # One slope is for inputs of any shape.
-    traits=Traits(plain_examples=(1,), plain_rank=2, written=("plain", "PReLU"), like="PReLU"),
+    traits=Traits(plain_examples=(1,), plain_rank=2, written=("plain",), like="PReLU"),
 )
 
 _NOISE = "noise mininput tempgrad temp tanh"

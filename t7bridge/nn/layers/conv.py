@@ -220,7 +220,7 @@ CONVOLUTION_2D = register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=dict.fromkeys(_PLAIN, _convolution_of_any_extent(2)),
-    traits=Traits(like="Conv2d", written=("plain", "Conv2d")),
+    traits=Traits(like="Conv2d", written=("plain",)),
     in_lua=dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), _UNFOLDS),
     text={
         **dict.fromkeys(("nn.SpatialConvolution", "nn.SpatialConvolutionMM"), window(planes=True)),
@@ -286,7 +286,7 @@ register_layer(
     params=(param("weight", _KERNEL), BIAS),
     scratch=f"{_UNFOLDED} {_CUDNN} zeroScalar",
     module=_full_convolution(2),
-    traits=Traits(may_take_list=True, written=("plain", "ConvTranspose2d"), like="ConvTranspose2d"),
+    traits=Traits(may_take_list=True, written=("plain",), like="ConvTranspose2d"),
     text=window(planes=True, extra="adj"),
 )
 
@@ -348,7 +348,7 @@ register_layer(
     remark=_BEYOND,
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_convolution_of_any_extent(3),
-    traits=Traits(like="Conv3d", written=("plain", "Conv3d")),
+    traits=Traits(like="Conv3d", written=("plain",)),
     in_lua={"nn.VolumetricConvolution": _UNFOLDS},
     text={
         **dict.fromkeys(("nn.VolumetricConvolution", "nn.VolumetricConvolutionMM"), window(planes=True)),
@@ -361,6 +361,6 @@ register_layer(
     params=(KERNEL_3D, BIAS),
     scratch=f"{_UNFOLDED} {_CUDNN}",
     module=_full_convolution(3),
-    traits=Traits(may_take_list=True, written=("plain", "ConvTranspose3d"), like="ConvTranspose3d"),
+    traits=Traits(may_take_list=True, written=("plain",), like="ConvTranspose3d"),
     text=window(planes=True, extra="adj"),
 )

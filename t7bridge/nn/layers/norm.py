@@ -104,7 +104,7 @@ register_layer(
         # nn.BatchNorm1d treats (n, t) as a batch; the others certainly refuse a single example.
         f"norm.BatchNorm{dims}d": Traits(
             plain_rank=2 if dims == 1 else 0,
-            written=("plain", f"BatchNorm{dims}d"),
+            written=("plain",),
             like=f"BatchNorm{dims}d",
             output=batch_of_one(dims + 1 if dims == 1 else dims + 2),
         )

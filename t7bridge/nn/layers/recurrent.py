@@ -565,7 +565,7 @@ def _reset_gru(name: str, **kwargs: Any) -> Row:
         hidden = columns // 3
         return rows - hidden, hidden
 
-    return of_runtime(name, made(sizes_of).each, **kwargs)  # two arguments
+    return of_runtime(name, made(sizes_of).each, **kwargs)  # `each` makes two arguments of the pair
 
 
 _BUFFERS = (

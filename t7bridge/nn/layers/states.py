@@ -125,8 +125,8 @@ def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], L
 
     Args:
         value: the value.
-        leaf: returns the literal of a value, from it and its elements if it is a list; `None` if it has none as a
-            whole, so that its elements are looked at.
+        leaf: returns the literal of a value, from it and its elements, `None` if it is no list; `None` if it has no
+            literal as a whole, so that its elements are looked at.
 
     Returns:
         `None` if the value, or anything in it, has no literal.
@@ -156,9 +156,12 @@ def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], L
 
 
 def nested_values(value: Value) -> Literal:
-    """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`."""
+    """Return the elements of a tensor as nested tuples; a table of tensors as a list of these; else `None`.
 
-    def elements_of_tensor(value: Value, _: list[Value] | None) -> Literal:
+    An empty tensor is a state that was not set yet: it, and a table with one in it, are `None`.
+    """
+
+    def elements_of_tensor(value: Value, _items: list[Value] | None) -> Literal:
         """Return the elements of one tensor."""
         if not isinstance(value, Tensor) or not value.numel:
             return None

@@ -232,19 +232,20 @@ class MapTable(nn.Sequential):
         # of the first module's statistics. `_output` puts it in their places.
         statistics_places = self._statistics_places()
         self._add_statistics(statistics_places)
-        states = self.state or []  # none at first, and after `forget`
+        states = self.state or []  # of each element; none at first, and after `forget`
         stateful = self._states_inside()
         # A new element begins like a clone of the first module as it is before this
-        # call: at the very first, with the state in the file.
-        state_of_new = [getattr(module, name) for module, name in stateful]
+        # call.
         if states:
             state_of_new = states[0]
+        else:  # the one in the file
+            state_of_new = [getattr(module, name) for module, name in stateful]
         outputs = []
         for index, input in enumerate(inputs):
             if index == len(states):
                 states.append(state_of_new)
-            for (module, name), state in zip(stateful, states[index]):
-                vars(module)[name] = state
+            for (module, name), value in zip(stateful, states[index]):
+                vars(module)[name] = value
             outputs.append(self._output(index, input, statistics_places))
             states[index] = [getattr(module, name) for module, name in stateful]
         if stateful:  # else the elements have no states

@@ -329,8 +329,11 @@ def quicksorted(values: list[float]) -> list[int]:
     def divide(left: int, right: int) -> tuple[int, int]:
         """Put larger numbers of a part first, then the pivot, then smaller ones.
 
+        Each step is that of the source: they decide the order of equal numbers.
+
         Returns:
-            The positions of the pivot and of the first number behind it.
+            The positions of the pivot and of the first smaller number; any number
+            between them is equal to the pivot.
         """
         swap((left + right) // 2, left + 1)
         # Of the first, the middle and the last, the median becomes the first.

@@ -85,7 +85,7 @@ class CeiledPool(Layer):
             )
         count, is_behind = self._elements_of_windows(input, dilation)
         if self.average:
-            empty = torch.zeros_like(count) / count  # NaN where the count is 0
+            empty = torch.zeros_like(count) / count  # NaN, or 0 of negative counts
         else:
             empty = torch.full_like(count, torch.finfo(input.dtype).min)
         # PyTorch leaves out windows that begin behind the input.
@@ -161,17 +161,29 @@ class DilatedMaxPool(nn.Module):
             # The elements of the windows become a dimension more, at the end.
             windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
         if self.cuts_first:
-            for axis, (_, kernel, stride, padding, step) in enumerate(axes):
-                count = windows.size(first_dim + axis)
-                # (windows, elements), along this axis.
-                is_cut = self._elements_to_cut(count, kernel, stride, padding, step)
-                shape = [1] * windows.dim()
-                shape[first_dim + axis], shape[axis - self.dims] = is_cut.shape
-                is_cut = is_cut.reshape(shape).to(input.device)
-                windows = windows.masked_fill(is_cut, float("-inf"))
+            windows = self._without_cut_elements(windows, axes)
         largest = windows.flatten(-self.dims).max(-1).values
         lowest = torch.finfo(input.dtype).min
         return largest.masked_fill(largest == float("-inf"), lowest)
+
+    def _without_cut_elements(self, windows: Tensor, axes: list[Any]) -> Tensor:
+        """Return windows with minus infinity for the elements that they lose.
+
+        Args:
+            windows: (…, windows of each dimension, elements of each dimension).
+            axes: for each dimension extent, kernel, stride, padding and dilation.
+        """
+        for axis, (_, kernel, stride, padding, step) in enumerate(axes):
+            dim = axis - 2 * self.dims
+            # (windows, elements), along this axis.
+            is_cut = self._elements_to_cut(
+                windows.size(dim), kernel, stride, padding, step
+            )
+            shape = [1] * windows.dim()
+            shape[dim], shape[axis - self.dims] = is_cut.shape
+            is_cut = is_cut.reshape(shape).to(windows.device)
+            windows = windows.masked_fill(is_cut, float("-inf"))
+        return windows
 
     def _count_windows(self, size: int, span: int, stride: int, padding: int) -> int:
         """Return the number of windows along a dimension.

@@ -66,7 +66,10 @@ class Sequence(Remembering):
     state: Any
 
     def begin(self, input: Any) -> tuple[Tensor, list[Tensor]]:
-        """Return the sequence and the state before it.
+        """Return the sequence and the state before it, in the order of `sizes`.
+
+        What the input does not give of the state is remembered, or zeros; a change
+        between training and evaluation forgets it first.
 
         Args:
             input: a sequence, or a list that begins with the state before it, each part
@@ -82,7 +85,7 @@ class Sequence(Remembering):
             last = [self.state]
         else:
             last = list(self.state)
-        # Lua's list has the cell before the output. What is not given is remembered.
+        # Lua's list has the cell before the output; `sizes` has the output first.
         parts = [*reversed(given), *last[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
         state = []

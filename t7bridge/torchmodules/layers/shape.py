@@ -62,7 +62,8 @@ class Reshape(nn.Module):
         if batched is None:
             size = prod(self.size)
             # As in Lua, an input that begins with 1 is a batch, and so is one of
-            # another size. The first condition follows, and leaves the batch open.
+            # another size. The first condition implies one of the others: where it
+            # holds, an export leaves the size of the batch open.
             batched = (
                 prod(input.shape[1:]) == size
                 or input.numel() != size

@@ -44,7 +44,11 @@ class Cell:
 
 
 def _highways() -> list[Cell]:
-    """Return the kinds of highway layers: with each function, whichever of the two values the gate lets pass."""
+    """Return the kinds of highway layers: with each function, and either of the two values that the gate may let pass.
+
+    Of the letters in formulas x is the input, t the sum of the gate, and n that of the new value.
+    """
+    # The gates whose sums have the other sign in PyTorch, by the formula.
     negated_by_formula = {
         "sigmoid(t) * {}(n) + (1 - sigmoid(t)) * x": "",
         # 1 - sigmoid(t) = sigmoid(-t)

@@ -1,12 +1,13 @@
 """Makes each recognized cell of a model, the nodes of a graph that compute an LSTM or the like, a single module. Nodes
-have numbers from 1; a link leads to the output of a node, or of number 0, the input of the graph, or to an element.
+have numbers from 1, each after those whose outputs it takes. A link is a number and a path: it leads to the output of a
+node, or to the input of the graph, whose number is 0, and by the path to an element of it.
 
 The nodes of each cell become one node, and their tensors those of one module. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -24,9 +25,13 @@ from .polynomials import graph_of
 from .search import GraphCell, Search, upstream
 
 _Obstacles = dict[int, str]
-"""Why cells stay as they are, by their ids."""
-_Holders = Mapping[int, list[tuple[ModuleSpec, str]]]
-"""The containers of each module, by its id, with its name in them."""
+"""Why cells stay as they are, by their ids, in words."""
+_Place = tuple[ModuleSpec, int, tuple[Link, ...]]
+"""Where some values are. In a graph: the graph, the number of the node after which it counts what runs, and links to
+the values. In another container: that, 0, and links to its own output, as node 0, as far as they may be in it.
+"""
+_Tensors = tuple[Any, ...]
+"""The tensors of a graph, as `place_of` returns them: equal for graphs with the same tensors."""
 
 
 def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
@@ -42,7 +47,7 @@ def lifted(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted:
     for message, paths in notes.items():
         result.note(paths[0], f"{message}{and_elsewhere(len(paths) - 1)}", len(paths))
     if accepted:
-        # In the order of their nodes, by which they are named and numbered.
+        # In the order of their first outputs, by which they are named and numbered.
         _rewrite(result, sorted(accepted, key=lambda cell: cell.outputs))
     return result
 
@@ -89,7 +94,7 @@ def _accepted(root: ModuleSpec, state: StateDict, only_torch: bool) -> tuple[lis
     cells, notes = _cells_and_notes(root, state, only_torch)
     groups = _groups(cells, state)
     obstacles = {**_obstacles_by_tensors(cells, root, state), **_obstacles_by_changes(cells, root)}
-    # After all others: a cell that stays can keep those from being modules with which it shares layers.
+    # After all others: a cell that stays keeps those from being modules with which it shares layers.
     _add_obstacles_between_cells(groups, obstacles)
     for cell in cells:
         if id(cell) in obstacles:
@@ -151,45 +156,58 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
         state: the state dict.
 
     Returns:
-        By the id of the graph, the same for all of the same tensors.
+        By the id of the graph, the same for all of the same tensors. Places count from 0.
     """
     views = {key: place_of(tensor) for key, tensor in state.items()}
-    tensors_of: dict[int, tuple[Any, ...]] = {}
+    tensors_of: dict[int, _Tensors] = {}
     for graph, (_, prefix) in graphs.items():
         tensors_of[graph] = tuple(view for key, view in views.items() if key.startswith(prefix))
-    pairs: dict[Any, set[tuple[int, int]]] = {tensors: set() for tensors in tensors_of.values()}
+    pairs: dict[_Tensors, set[tuple[int, int]]] = {tensors: set() for tensors in tensors_of.values()}
     for spec, _ in graphs.values():
-        tensors_of_nodes: dict[int, tuple[Any, ...]] = {}
-        """The tensors of each node that is a graph with tensors, by its number."""
-        for number, node in enumerate(graph_of(spec).nodes, 1):
-            tensors = tensors_of.get(id(spec.children[node.module]), ()) if node.module else ()
-            if not tensors:
-                continue
-            tensors_of_nodes[number] = tensors
-            for place, (source, path) in enumerate(node.takes):
-                if tensors_of_nodes.get(source) == tensors:
-                    output = path[0] if path else 0  # without a path it is the only output
-                    pairs[tensors].add((place, output))
+        for tensors, input_and_output in _passed_on(spec, tensors_of):
+            pairs[tensors].add(input_and_output)
     return {graph: pairs[tensors] for graph, tensors in tensors_of.items()}
+
+
+def _passed_on(spec: ModuleSpec, tensors_of: Mapping[int, _Tensors]) -> Iterator[tuple[_Tensors, tuple[int, int]]]:
+    """Yield where nodes of a graph that are steps of one layer take outputs of one another.
+
+    Args:
+        spec: the graph.
+        tensors_of: the tensors of each graph of the model, by its id.
+
+    Yields:
+        The tensors of both steps, and the place of the input and that of the output.
+    """
+    tensors_of_nodes: dict[int, _Tensors] = {}
+    """The tensors of each node before that is a graph with tensors, by its number."""
+    for number, node in enumerate(graph_of(spec).nodes, 1):
+        tensors = tensors_of.get(id(spec.children[node.module]), ()) if node.module else ()
+        if not tensors:
+            continue
+        tensors_of_nodes[number] = tensors
+        for place, (source, path) in enumerate(node.takes):
+            if tensors_of_nodes.get(source) == tensors:
+                output = path[0] if path else 0  # without a path it is the only output
+                yield tensors, (place, output)
 
 
 # Obstacles
 
 
-def _identity(cell: GraphCell, state: StateDict) -> tuple[Any, tuple[Any, ...]]:
+def _identity(cell: GraphCell, state: StateDict) -> Any:
     """Return what is equal for cells of one kind whose tensors are in the same memory.
 
-    Returns:
-        The class with its options, and for each piece the memory of its tensor, and the piece without its key.
+    That is the class with its options, and for each piece the memory of its tensor, and the piece without its key.
     """
     kind = cell.module.target, *cell.module.kwargs.items()
     return kind, tuple(content_of_piece(piece, state[cell.prefix + piece.key]) for piece in cell.pieces)
 
 
 def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
-    """Return the cells in groups that have all tensors in common, and give those of a group one module.
+    """Return the cells in groups that have all tensors in common; those of a group get the module of its first one.
 
-    These are the same cell in several steps of an unrolled layer.
+    They are the same cell in several steps of an unrolled layer.
     """
     groups: dict[Any, list[GraphCell]] = {}
     for cell in cells:
@@ -200,31 +218,29 @@ def _groups(cells: list[GraphCell], state: StateDict) -> list[list[GraphCell]]:
 
 
 def _obstacles_by_tensors(cells: list[GraphCell], root: ModuleSpec, state: StateDict) -> _Obstacles:
-    """Return the obstacles to cells whose tensors share memory with others than those of equal cells.
+    """Return the obstacles to cells whose tensors share memory with others than those of equal cells (`_identity`).
 
     Args:
         cells: all cells of the model.
         root: the plan of the model.
         state: its state dict.
     """
+    if not cells:
+        return {}  # the memory of all tensors need not be looked at
     obstacles: _Obstacles = {}
     users: dict[tuple[int, str], Any] = {}
     """The identity of the cell that has a tensor, and the tensor's number in it, by the graph and the key there."""
-    first_of_identity: dict[Any, GraphCell] = {}
-    """Of equal cells the first: `_add_obstacles_between_cells` adds its obstacle to the others."""
     for cell in cells:
         identity = _identity(cell, state)
-        first_of_identity.setdefault(identity, cell)
         # Equal cells have the same tensors in the same order. A cell with some of another's stays as it is, and so does
         # the other, whose layers are then used outside of it.
         for number, key in enumerate(dict.fromkeys(piece.key for piece in cell.pieces)):
             user = identity, number
             if users.setdefault((id(cell.graph), key), user) != user:
                 obstacles[id(cell)] = "another cell has the same tensors"
-    shared = _shared_memory(users, root, state) if cells else set()
-    # In an identity (see there) is the memory of the tensor of each piece.
-    for (_, contents), cell in first_of_identity.items():
-        if any(memory in shared for memory, _ in contents):
+    shared = _shared_memory(users, root, state)
+    for cell in cells:
+        if any(place_of(state[cell.prefix + piece.key]) in shared for piece in cell.pieces):
             obstacles[id(cell)] = "its tensors are also those of something else"
     return obstacles
 
@@ -290,16 +306,21 @@ def _layers_used_outside(spec: ModuleSpec, cells: list[GraphCell]) -> _Obstacles
     obstacles: _Obstacles = {}
     names_outside = _names(spec, _remaining(spec, cells))
     for cell in cells:
-        for piece in cell.pieces:
-            layer = piece.key.partition(".")[0]
+        for layer in _layers_of(cell):
             if layer in names_outside:
                 obstacles[id(cell)] = f"its layer {layer} is also used outside of it"
                 break
     return obstacles
 
 
+def _layers_of(cell: GraphCell) -> list[str]:
+    """Return the names of the modules of a graph whose tensors a cell has, each once."""
+    layers = [piece.key.partition(".")[0] for piece in cell.pieces]  # of `linear.weight`, `linear`
+    return list(dict.fromkeys(layers))
+
+
 def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacles:
-    """Return the obstacles to cells whose values a layer changes in place, as the words of a message.
+    """Return the obstacles to cells whose values a layer changes in place.
 
     For gradients, Lua's layers use what is in these values then, changed or not. A cell of PyTorch keeps other values
     than they do, so that its gradients would be others.
@@ -308,132 +329,183 @@ def _obstacles_by_changes(cells: list[GraphCell], root: ModuleSpec) -> _Obstacle
     if not any(spec.kwargs.get("inplace") for spec in specs):
         return {}
     obstacles: _Obstacles = {}
-    effects = MemoryEffects()
-    holders: dict[int, list[tuple[ModuleSpec, str]]] = {}
-    for spec in specs:
-        for name, child in spec.children.items():
-            holders.setdefault(id(child), []).append((spec, name))
+    changes = _Changes(specs)
     for cell in cells:
-        nodes = graph_of(cell.graph).nodes
-        numbers_in_cell = set(range(1, len(nodes) + 1)) - _remaining(cell.graph, [cell])
+        numbers_in_cell = set(range(1, len(graph_of(cell.graph).nodes) + 1)) - _remaining(cell.graph, [cell])
         first = min(numbers_in_cell)
         last = max(numbers_in_cell)
         # The nodes of the cell change nothing in place, as `Values` knows nothing of a layer that does. But others may
-        # run after its first node and before its last: numbers first + 1 to last - 1, which count from 1.
-        between = nodes[first : last - 1]
-        is_changed_meanwhile = any(effects.of_node(node, cell.graph.children).changes for node in between)
-        if is_changed_meanwhile or _is_changed_later(cell.graph, last, cell.inputs, holders, effects):
+        # run after its first node and before its last.
+        if changes.between(cell.graph, first, last) or changes.after(cell.graph, last, cell.inputs):
             obstacles[id(cell)] = "a layer changes one of its values in place"
     return obstacles
 
 
-def _is_changed_later(
-    spec: ModuleSpec, number: int, links: tuple[Link, ...], holders: _Holders, effects: MemoryEffects
-) -> bool:
-    """Return whether anything that runs after a node of a graph may change values that it takes.
-
-    If these may be the input of the graph or in its output, what the containers around it run afterwards counts, too:
-    in a graph, what changes the memory that the node of the inner one takes or returns; in any other container,
-    whatever changes its own input.
+class _Changes:
+    """Tells whether modules of a model change values in place.
 
     Args:
-        spec: the graph.
-        number: of the node, from 1.
-        links: to the values, from nodes of the graph or its input.
-        holders: the containers of each module.
-        effects: those of the modules.
+        specs: all modules of the model.
     """
-    # The graph, then the containers around it: each with the number of the node from which on it counts what runs, and
-    # links to the values; one that is not a graph with 0, and links to its own output where that may have the values.
-    stack = [(spec, number, links)]
-    # All links with which a place was reached are followed together: a module may be on any number of paths.
-    links_of_place: dict[tuple[int, int], set[Link]] = {}
-    while stack:
-        module, number_in_module, new_links = stack.pop()
-        place = (id(module), number_in_module)
-        known_links = links_of_place.get(place)
-        if known_links is not None and known_links.issuperset(new_links):
-            continue
-        links_in_module = {*(known_links or ()), *new_links}
-        links_of_place[place] = links_in_module
-        is_input = True  # of a container that is not a graph this is not followed: they may be its input
-        paths_in_output = [path for _, path in links_in_module]
-        if module.graph is not None:
-            # The links, and those to all values whose memory theirs may be; 0 is the input of the graph.
-            memory = upstream(links_in_module, _shared_inputs(module, effects))
-            if _changes_after(module, number_in_module, memory, effects):
-                return True
-            is_input = any(source == 0 for source, _ in memory)
-            paths_in_output = _paths_in_output(module, memory, effects)
-            if not (is_input or paths_in_output):
-                continue  # nothing outside has them
-        for holder, name in holders.get(id(module), ()):
-            if holder.graph is not None:
-                for user, node in enumerate(holder.graph.nodes, 1):
-                    if node.module == name:
-                        taken = node.takes if is_input else ()
-                        returned = [(user, path) for path in paths_in_output]
-                        stack.append((holder, user, (*taken, *returned)))
+
+    def __init__(self, specs: Iterable[ModuleSpec]) -> None:
+        self._effects = MemoryEffects()
+        self._holders: dict[int, list[tuple[ModuleSpec, str]]] = {}
+        """The containers of each module, by its id, with its name in them."""
+        for spec in specs:
+            for name, child in spec.children.items():
+                self._holders.setdefault(id(child), []).append((spec, name))
+
+    def between(self, spec: ModuleSpec, first: int, last: int) -> bool:
+        """Return whether a node of a graph between two others changes anything.
+
+        Args:
+            spec: the graph.
+            first: the number of the node before, from 1.
+            last: that of the node behind.
+        """
+        nodes = graph_of(spec).nodes[first : last - 1]  # those with numbers first + 1 to last - 1
+        return any(self._effects.of_node(node, spec.children).changes for node in nodes)
+
+    def after(self, spec: ModuleSpec, number: int, links: tuple[Link, ...]) -> bool:
+        """Return whether anything that runs after a node of a graph may change values that it takes.
+
+        If these may be the input of the graph or in its output, what the containers around it run afterwards counts,
+        too: in a graph, what changes the memory that the node of the inner one takes or returns; in any other
+        container, whatever changes its own input.
+
+        Args:
+            spec: the graph.
+            number: of the node, from 1.
+            links: to the values, from nodes of the graph or its input.
+        """
+        stack: list[_Place] = [(spec, number, links)]
+        # All links with which a node was reached are followed together: a module may be on any number of paths.
+        links_of_node: dict[tuple[int, int], set[Link]] = {}
+        while stack:
+            module, number_in_module, new_links = stack.pop()
+            node = (id(module), number_in_module)
+            known_links = links_of_node.get(node)
+            if known_links is not None and known_links.issuperset(new_links):
                 continue
-            names = [*holder.children]  # in the order in which they run
-            later = names[names.index(name) + 1 :]
-            # Here it is not followed which of them get the values: any change counts.
-            if any(effects.of(holder.children[other]).changes for other in later):
+            links_of_node[node] = {*(known_links or ()), *new_links}
+            places = self._places_outside(module, number_in_module, links_of_node[node])
+            if places is None:
                 return True
-            paths = paths_in_output
-            if holder.target != SEQUENTIAL or (later and paths):
-                paths = [()]  # the values may be anywhere in the output
-            stack.append((holder, 0, tuple((0, path) for path in paths)))
-    return False
+            stack += places
+        return False
+
+    def _places_outside(self, module: ModuleSpec, number: int, links: set[Link]) -> list[_Place] | None:
+        """Return where values are in the containers around one; `None` if it, or one of these, may change them.
+
+        Args:
+            module: the container, with `number` and `links` as in a `_Place`.
+            number: see there.
+            links: see there.
+        """
+        if module.graph is None:
+            # Whether they are the input of such a container is not followed: they may be.
+            is_input = True
+            paths = [path for _, path in links]
+        else:
+            memory = self._memory_of(module, links)
+            if self._changes_memory(module, number, memory):
+                return None
+            is_input = any(source == 0 for source, _ in memory)  # 0 is the input of the graph
+            paths = self._paths_in_output(module, memory)
+        if not (is_input or paths):
+            return []  # nothing outside has them
+        return self._places_in_holders(module, is_input, paths)
+
+    def _places_in_holders(
+        self, module: ModuleSpec, is_input: bool, paths: list[tuple[int, ...]]
+    ) -> list[_Place] | None:
+        """Return where values of a module are in the containers around it; `None` if one of these may change them.
+
+        Args:
+            module: the module.
+            is_input: whether they may be its input.
+            paths: to those elements of its output that may have them.
+        """
+        places: list[_Place] = []
+        for holder, name in self._holders.get(id(module), ()):
+            if holder.graph is not None:
+                places += _nodes_with_values(holder, name, is_input, paths)
+                continue
+            later = _children_after(holder, name)
+            # Here it is not followed which of them get the values: any change counts.
+            if any(self._effects.of(child).changes for child in later):
+                return None
+            may_be_anywhere = holder.target != SEQUENTIAL or (later and paths)
+            links_to_output = [(0, ())] if may_be_anywhere else [(0, path) for path in paths]
+            places.append((holder, 0, tuple(links_to_output)))
+        return places
+
+    def _changes_memory(self, spec: ModuleSpec, number: int, memory: set[Link]) -> bool:
+        """Return whether a node of a graph after one may change memory of some values.
+
+        Args:
+            spec: the graph.
+            number: of the node before, from 1.
+            memory: links to the values, see `_memory_of`.
+        """
+        for node in graph_of(spec).nodes[number:]:
+            is_change = self._effects.of_node(node, spec.children).changes
+            if is_change and _have_common_part(memory, self._memory_of(spec, node.takes)):
+                return True
+        return False
+
+    def _paths_in_output(self, spec: ModuleSpec, memory: set[Link]) -> list[tuple[int, ...]]:
+        """Return the paths to those elements of a graph's output that may be in the memory of some values.
+
+        Args:
+            spec: the graph.
+            memory: links to the values, see `_memory_of`.
+
+        Returns:
+            Of a graph that returns no list, an empty path for the output itself.
+        """
+        graph = graph_of(spec)
+        paths: list[tuple[int, ...]] = []
+        for index, output in enumerate(graph.outputs):
+            if _have_common_part(memory, self._memory_of(spec, [output])):
+                paths.append((index,) if graph.returns_list else ())
+        return paths
+
+    def _memory_of(self, spec: ModuleSpec, links: Iterable[Link]) -> set[Link]:
+        """Return links of a graph, and those to all values whose memory theirs may be."""
+        nodes = graph_of(spec).nodes
+
+        def shared_inputs(number: int) -> tuple[Link, ...]:
+            """Return what a node takes if its output may be in that memory, else nothing."""
+            node = nodes[number - 1]
+            return node.takes if self._effects.of_node(node, spec.children).shares else ()
+
+        return upstream(links, shared_inputs)
 
 
-def _changes_after(spec: ModuleSpec, number: int, memory: set[Link], effects: MemoryEffects) -> bool:
-    """Return whether a node of a graph after one, given by its number from 1, may change memory of some values.
+def _nodes_with_values(holder: ModuleSpec, name: str, is_input: bool, paths: list[tuple[int, ...]]) -> list[_Place]:
+    """Return where values of a module are in a graph around it, for each node that calls it.
 
     Args:
-        spec: the graph.
-        number: of the node before.
-        memory: links to the values, with all whose memory they may share.
-        effects: those of the modules.
+        holder: the graph.
+        name: of the module in it.
+        is_input: whether they may be the module's input.
+        paths: to those elements of its output that may have them.
     """
-    shared = _shared_inputs(spec, effects)
-    for node in graph_of(spec).nodes[number:]:
-        is_change = effects.of_node(node, spec.children).changes
-        if is_change and _have_common_part(memory, upstream(node.takes, shared)):
-            return True
-    return False
+    places: list[_Place] = []
+    for number, node in enumerate(graph_of(holder).nodes, 1):
+        if node.module == name:
+            taken = node.takes if is_input else ()
+            returned = [(number, path) for path in paths]
+            places.append((holder, number, (*taken, *returned)))
+    return places
 
 
-def _paths_in_output(spec: ModuleSpec, memory: set[Link], effects: MemoryEffects) -> list[tuple[int, ...]]:
-    """Return the paths to those elements of a graph's output that may be in the memory of some values.
-
-    Args:
-        spec: the graph.
-        memory: links to the values, with all whose memory they may share.
-        effects: those of the modules.
-
-    Returns:
-        Of a graph that returns no list, an empty path for the output itself.
-    """
-    graph = graph_of(spec)
-    shared = _shared_inputs(spec, effects)
-    paths: list[tuple[int, ...]] = []
-    for index, output in enumerate(graph.outputs):
-        if _have_common_part(memory, upstream([output], shared)):
-            paths.append((index,) if graph.returns_list else ())
-    return paths
-
-
-def _shared_inputs(spec: ModuleSpec, effects: MemoryEffects) -> Callable[[int], tuple[Link, ...]]:
-    """Return a function of the number of a node of a graph: the values whose memory the node's output may share."""
-    nodes = graph_of(spec).nodes
-
-    def shared(number: int) -> tuple[Link, ...]:
-        """Return what a node takes if its output may be in that memory, else nothing."""
-        node = nodes[number - 1]
-        return node.takes if effects.of_node(node, spec.children).shares else ()
-
-    return shared
+def _children_after(holder: ModuleSpec, name: str) -> list[ModuleSpec]:
+    """Return the modules of a container, which run in their order, that come after one, given by its name."""
+    names = [*holder.children]
+    return [holder.children[other] for other in names[names.index(name) + 1 :]]
 
 
 def _have_common_part(links: Iterable[Link], others: Iterable[Link]) -> bool:
@@ -450,26 +522,26 @@ def _remaining(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
     """Return the numbers of the nodes of a graph that are still needed if cells become single nodes.
 
     These are all but those from which only cells are computed, and the outputs of cells. Nodes that no output of the
-    graph needed before remain too, as they are not inside a cell.
+    graph depends on remain too, as they are not inside a cell, with those that they depend on.
 
     Args:
         spec: the graph, not modified.
         cells: those in it.
     """
     graph = graph_of(spec)
-
-    def needed(inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
-        """Return the nodes that the outputs depend on, if some nodes take other inputs."""
-        takes = {number: inputs.get(number, node.takes) for number, node in enumerate(graph.nodes, 1)}
-        numbers = {number for number, _ in upstream(graph.outputs, takes.__getitem__)}
-        return numbers - {0}  # without the input of the graph
-
     inputs_of_cells: dict[int, tuple[Link, ...]] = {}
     """What the cell takes, by each node that is an output of one."""
     for cell in cells:
         inputs_of_cells.update(dict.fromkeys(cell.outputs, cell.inputs))
-    unused = set(range(1, len(graph.nodes) + 1)) - needed({})
-    return (needed(inputs_of_cells) | unused) - set(inputs_of_cells)
+
+    def needed(outputs: Iterable[Link], inputs: Mapping[int, tuple[Link, ...]]) -> set[int]:
+        """Return the nodes that some outputs depend on, if those in `inputs` take these instead."""
+        links = upstream(outputs, lambda number: inputs.get(number, graph.nodes[number - 1].takes))
+        return {number for number, _ in links} - {0}  # without the input of the graph
+
+    unused = set(range(1, len(graph.nodes) + 1)) - needed(graph.outputs, {})
+    outputs_of_unused: list[Link] = [(number, ()) for number in unused]
+    return needed([*graph.outputs, *outputs_of_unused], inputs_of_cells) - set(inputs_of_cells)
 
 
 def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
@@ -482,10 +554,10 @@ def _names(spec: ModuleSpec, nodes: set[int]) -> set[str | None]:
 
 @define(frozen=True)
 class _Rewritten:
-    """A graph with cells as single nodes.
+    """What became of the modules of a graph whose cells are single nodes now.
 
     Attributes:
-        names: of the cells' modules, by the module's id.
+        names: of the cells' modules in the graph, by the module's id.
         owners: the cells that have the tensors of each former module, by its name.
     """
 
@@ -505,19 +577,27 @@ def _rewrite(result: Lifted, cells: list[GraphCell]) -> None:
     """The paths of graphs, by a note and the modules that it is about: the steps of an unrolled layer have one note."""
     for spec in {id(cell.graph): cell.graph for cell in cells}.values():
         inside = [cell for cell in cells if cell.graph is spec]
-        rewritten = _replace_nodes(spec, inside)
-        graphs[id(spec)] = rewritten
-        names_and_classes = []
-        for cell in inside:
-            name = rewritten.names[id(cell.module)]
-            *_, class_name = cell.module.target.split(".")
-            names_and_classes.append(f"{name} ({class_name})")
-        text = ", ".join(dict.fromkeys(names_and_classes))  # each once: several cells may have one module
+        graphs[id(spec)] = _replace_nodes(spec, inside)
+        text = _names_and_classes(inside, graphs[id(spec)].names)
         modules = tuple(id(cell.module) for cell in inside)
         paths_of_notes.setdefault((text, modules), []).append(spec.path)
     for (text, _), paths in paths_of_notes.items():
         result.note(paths[0], f"recognized: {text}{and_elsewhere(len(paths) - 1)}", len(paths))
     _replace_tensors(result, graphs)
+
+
+def _names_and_classes(cells: list[GraphCell], names: Mapping[int, str]) -> str:
+    """Return the modules of cells in words, `lstm1 (LSTMCell), lstm2 (LSTMCell)`.
+
+    Args:
+        cells: the cells, of which several may have one module.
+        names: of their modules, by the module's id.
+    """
+    texts = []
+    for cell in cells:
+        *_, class_name = cell.module.target.split(".")
+        texts.append(f"{names[id(cell.module)]} ({class_name})")
+    return ", ".join(dict.fromkeys(texts))
 
 
 def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
@@ -532,35 +612,52 @@ def _replace_tensors(result: Lifted, graphs: Mapping[int, _Rewritten]) -> None:
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     """The shapes of each new module's tensors, by the prefix of their keys."""
     for key in result.state:
-        for spec, prefix, rest in way_to(result.plan.root, key):
+        # The graphs around the tensor, whose former modules its key still names.
+        for spec, prefix, key_in_graph in way_to(result.plan.root, key):
             if id(spec) not in graphs:
                 continue
             rewritten = graphs[id(spec)]
-            for cell in rewritten.owners.get(rest.partition(".")[0], ()):
+            former_module, _, _ = key_in_graph.partition(".")
+            for cell in rewritten.owners.get(former_module, ()):
                 home = f"{prefix}{rewritten.names[id(cell.module)]}."
                 shapes[home] = cell.shapes
-                for piece in cell.pieces:
-                    second_bias = home + piece.second_bias if piece.second_bias else ""
-                    moved = evolve(piece, key=prefix + piece.key, target=home + piece.target, second_bias=second_bias)
-                    pieces[moved] = None
+                pieces.update(dict.fromkeys(_moved_pieces(cell, prefix, home)))
     replace_tensors(result, [*pieces], shapes)
 
 
+def _moved_pieces(cell: GraphCell, prefix: str, home: str) -> Iterator[Piece]:
+    """Yield the pieces of a cell by keys of the whole model.
+
+    Args:
+        cell: the cell, whose pieces have keys in its graph and names of its own.
+        prefix: of the graph's tensors, at one of its places.
+        home: of those of the cell's module there.
+    """
+    for piece in cell.pieces:
+        second_bias = home + piece.second_bias if piece.second_bias else ""
+        yield evolve(piece, key=prefix + piece.key, target=home + piece.target, second_bias=second_bias)
+
+
 def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
-    """Replace the nodes of each cell of a graph by one, and its modules by the cells'; the graph is modified."""
+    """Replace the nodes of each cell of a graph by one, and its modules by the cell's; the graph is modified.
+
+    Args:
+        spec: the graph.
+        cells: all cells in it that become modules.
+    """
     graph = graph_of(spec)
     remaining = _remaining(spec, cells)
-    used_names = _names(spec, remaining)
+    names_outside = _names(spec, remaining)
     names_in_graph = {node.module for node in graph.nodes}
     # A child that no node calls stays too.
-    lasting_names = {name for name in spec.children if name in used_names or name not in names_in_graph}
+    lasting_names = {name for name in spec.children if name in names_outside or name not in names_in_graph}
     names = _names_of_cells(cells, lasting_names)
     owners = _owners(cells)
     children: dict[str, ModuleSpec] = {}
     for name, child in spec.children.items():
         if name in lasting_names:
             children[name] = child
-        # A cell comes where its first layer was.
+        # A cell's module comes where the first of its layers was.
         for cell in owners.get(name, ()):
             children.setdefault(names[id(cell.module)], cell.module)
     spec.graph = _graph_with_cells(graph, cells, names, remaining)
@@ -574,6 +671,9 @@ def _graph_with_cells(
 ) -> GraphSpec:
     """Return a graph with each cell as one node, where the first of its outputs was.
 
+    The nodes come after what they take, as before: a cell takes nothing from nodes after its first output
+    (`GraphCell.outputs`).
+
     Args:
         graph: the graph.
         cells: in it.
@@ -581,37 +681,42 @@ def _graph_with_cells(
         remaining: the numbers of the nodes that stay; all others are inside cells.
     """
     cell_at = {min(cell.outputs): cell for cell in cells}
-    new_links: dict[int, Link] = {0: (0, ())}
-    """The new link to the output of each former node, and to the input of the graph, number 0."""
     nodes: list[GraphNode] = []
-
-    def moved(links: Iterable[Link]) -> tuple[Link, ...]:
-        """Return links to former nodes as links to the new ones."""
-        new: list[Link] = []
-        for source, path in links:
-            number, path_to_source = new_links[source]
-            new.append((number, (*path_to_source, *path)))
-        return tuple(new)
-
+    new_links: dict[int, Link] = {0: (0, ())}
+    """The new link to the output of each former node so far, and to the input of the graph, number 0."""
     for number, node in enumerate(graph.nodes, 1):
         if number in cell_at:
             cell = cell_at[number]
-            nodes.append(GraphNode(names[id(cell.module)], moved(cell.inputs)))
+            nodes.append(GraphNode(names[id(cell.module)], _moved(cell.inputs, new_links)))
             for index, output in enumerate(cell.outputs):
                 # One output is the value itself, several are a list.
                 path = (index,) if len(cell.outputs) > 1 else ()
                 new_links[output] = len(nodes), path
         elif number in remaining:
-            nodes.append(evolve(node, takes=moved(node.takes)))
+            nodes.append(evolve(node, takes=_moved(node.takes, new_links)))
             new_links[number] = len(nodes), ()
-    return GraphSpec(tuple(nodes), moved(graph.outputs), graph.returns_list)
+    return GraphSpec(tuple(nodes), _moved(graph.outputs, new_links), graph.returns_list)
+
+
+def _moved(links: Iterable[Link], new_links: Mapping[int, Link]) -> tuple[Link, ...]:
+    """Return links to former nodes of a graph, or elements of their outputs, as links to the new ones.
+
+    Args:
+        links: the links.
+        new_links: the new link to the output of each former node, by its number.
+    """
+    moved: list[Link] = []
+    for source, path in links:
+        number, path_to_source = new_links[source]
+        moved.append((number, (*path_to_source, *path)))
+    return tuple(moved)
 
 
 def _owners(cells: list[GraphCell]) -> dict[str, list[GraphCell]]:
     """Return the cells that have the tensors of each module of a graph, by its name."""
     owners: dict[str, list[GraphCell]] = {}
     for cell in cells:
-        for name in dict.fromkeys(piece.key.partition(".")[0] for piece in cell.pieces):
+        for name in _layers_of(cell):
             owners.setdefault(name, []).append(cell)
     return owners
 
@@ -626,18 +731,17 @@ def _names_of_cells(cells: list[GraphCell], names_in_use: set[str]) -> dict[int,
     Returns:
         The names by the ids of the modules.
     """
-    modules: dict[str, list[int]] = {}
+    modules: dict[str, dict[int, None]] = {}
+    """The ids of the modules of each kind, in order: several cells may have one module."""
     for cell in cells:
-        of_kind = modules.setdefault(cell.kind.name.lower(), [])
-        if id(cell.module) not in of_kind:
-            of_kind.append(id(cell.module))
+        modules.setdefault(cell.kind.name.lower(), {})[id(cell.module)] = None
     names: dict[int, str] = {}
     unavailable = {*names_in_use}
-    for kind, idents in modules.items():
-        for number, ident in enumerate(idents, 1):
-            name = f"{kind}{number}" if len(idents) > 1 else kind
+    for kind, modules_of_kind in modules.items():
+        for number, module in enumerate(modules_of_kind, 1):
+            name = f"{kind}{number}" if len(modules_of_kind) > 1 else kind
             while name in unavailable:
                 name += "_"
             unavailable.add(name)
-            names[ident] = name
+            names[module] = name
     return names

@@ -76,7 +76,7 @@ def _scaled(poly: Poly, scale: float) -> Poly:
 
 
 def number_of_atom(poly: Poly) -> int | None:
-    """Return the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
+    """Return the number of the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
     if len(poly) != 1:
         return None
     atoms, _ = poly[0]
@@ -133,9 +133,10 @@ class Atom:
         kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
             `vector`, a block of a vector; or a function of a sum.
         of: the sum of a function, or the value that a matrix multiplies, as a polynomial; the link of a value.
-        key: of the tensor.
-        start: of the block.
-        size: of the block.
+        key: of the tensor, in the graph.
+        start: the first row and column of the block of a matrix, the first element of that of a vector, from 0.
+        size: rows and columns of the block, or its number of elements. Where a matrix multiplies two values of unknown
+            size, minus its whole number of columns stands for the columns of both, and for the first one of the second.
     """
 
     kind: str
@@ -143,6 +144,11 @@ class Atom:
     key: str = ""
     start: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
+
+    @property
+    def has_unknown_width(self) -> bool:
+        """Whether it is a block of a matrix whose number of columns is not known."""
+        return self.kind == "matrix" and self.size[1] < 0
 
 
 @define(frozen=True)
@@ -165,9 +171,10 @@ _Value = Any
 
 
 class Values:
-    """The values of one graph. Each class of layers that is understood names its method here (`Traits.polynomial`).
-    Such a method returns the output of a module, for the module, the prefix of the names of its tensors in the graph
-    (`linear.`), and its input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
+    """The values of one graph, each of which is `Rows` of features, a list of values, or a tuple of `Rows` that are
+    joined. Each class of layers that is understood names its method here (`Traits.polynomial`). Such a method returns
+    the output of a module, for the module, the prefix of the names of its tensors in the graph (`linear.`), and its
+    input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
 
     Attributes:
         atoms: the atoms so far; polynomials have their places in this list.
@@ -212,23 +219,24 @@ class Values:
             for index in path:
                 items = items_of(recorded) or []
                 recorded = items[index] if 0 <= index < len(items) else None
-            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # a batch of features
-                size = recorded.size[1]
+            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # examples and features
+                _, size = recorded.size
         return Rows(self.atom(Atom("value", link)), size)
 
     def run(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number and value of each node that returns rows of features.
+        """Yield the number and value of each node that returns rows of features, whole and not cut.
 
-        Before it asks for the next, the caller may have the value replaced by an atom, which the nodes after it use.
+        Before it asks for the next, the caller may pass the number to `replace_by_atom`: the nodes after it then take
+        the atom.
         """
         self._values = [self.value((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
             value = self._output_of_node(number, node)
             self._values.append(value)
-            if isinstance(value, Rows) and value.parts == 1:  # not a list, nor cut into several rows
+            if isinstance(value, Rows) and value.parts == 1:
                 yield number, value
-                # Not `value`, which may have been replaced meanwhile.
-                self.links.setdefault(self._values[number].poly, (number, ()))
+                value = self._values[number]  # which `replace_by_atom` may have changed
+                self.links.setdefault(value.poly, (number, ()))
 
     def _output_of_node(self, number: int, node: GraphNode) -> _Value:
         """Return the output of a node; an atom if nothing is known of what its module computes."""
@@ -263,7 +271,7 @@ class Values:
         return value
 
     def output(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Return the output of a module.
+        """Return the output of a module: what the method that its class names returns, or that of the modules in it.
 
         Args:
             spec: the module.
@@ -273,22 +281,22 @@ class Values:
         Raises:
             UnknownValue: nothing is known of it.
         """
-        facts = traits_of(spec.target)
+        traits = traits_of(spec.target)
         if spec.kwargs.get("inplace"):
             raise UnknownValue  # it would change its input, which other nodes may use
         try:
-            output: _Value
-            if facts.polynomial:
-                method, *operation = facts.polynomial
-                output = getattr(self, method)(spec, prefix, value, *operation)
-                return output
-            # A graph inside has values of its own: cells are searched in each graph by itself.
-            if facts.flow is None or not facts.transparent or facts.is_graph:
+            if traits.polynomial:
+                # The name of a method of this class, and a last argument for it where it serves several classes.
+                name, *operation = traits.polynomial
+                return getattr(self, name)(spec, prefix, value, *operation)
+            # A container whose output is that of its modules. Not a graph: cells are searched in each by itself.
+            if traits.flow is None or not traits.transparent or traits.is_graph:
                 raise UnknownValue
-            output = facts.flow(spec, value, _Passed(self, prefix))
-            return output
-        except (*FLOW_ERRORS, RecursionError) as error:
+            return traits.flow(spec, value, _Passed(self, prefix))
+        except (*FLOW_ERRORS, RecursionError) as error:  # arguments of a damaged file, or modules nested too deep
             raise UnknownValue from error
+
+    # What modules return; their arguments count dimensions and elements from 0
 
     def identity(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Return the input."""
@@ -318,7 +326,7 @@ class Values:
 
     def function(self, spec: ModuleSpec, prefix: str, value: _Value, name: str) -> _Value:
         """Apply a function, one of `FUNCTIONS`, to every element."""
-        rows = _rows(value, any_parts=True)
+        rows = _rows(value, may_be_cut=True)
         return evolve(rows, poly=self.atom(Atom(name, rows.poly)))
 
     def combined(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
@@ -335,20 +343,13 @@ class Values:
         Raises:
             UnknownValue: they are of different sizes, or cut in different ways, or the result has too many terms.
         """
-        first, *others = (_rows(item, any_parts=True) for item in value)
+        first, *others = (_rows(item, may_be_cut=True) for item in value)
         known_sizes = {item.size for item in (first, *others)} - {None}
         if len(known_sizes) > 1 or any(other.parts != first.parts for other in others):
             raise UnknownValue
         poly = first.poly
         for other in others:
-            if operation == "add":
-                poly = polynomial((*poly, *other.poly))
-            elif operation == "subtract":
-                poly = polynomial((*poly, *_scaled(other.poly, -1.0)))
-            elif len(poly) * len(other.poly) > _MOST_TERMS:
-                raise UnknownValue
-            else:
-                poly = times(poly, other.poly)
+            poly = _combination(poly, other.poly, operation)
         if len(poly) > _MOST_TERMS:
             raise UnknownValue
         size = known_sizes.pop() if known_sizes else None
@@ -360,19 +361,19 @@ class Values:
         Args:
             spec: the module.
             prefix: not used.
-            value: its input.
+            value: its input, which may be cut: every element gets the same number.
             operation: `add` or `multiply`.
 
         Raises:
-            UnknownValue: the result would be rounded: the number is large, or a factor other than 1 and -1.
+            UnknownValue: it adds more than `_MOST_ADDED`, or multiplies with another number than 1 and -1, which
+                rounds.
         """
-        rows = _rows(value, any_parts=True)
+        rows = _rows(value, may_be_cut=True)
         number = float(spec.args[0])
         if operation == "add":
             if abs(number) > _MOST_ADDED:
                 raise UnknownValue
             return evolve(rows, poly=polynomial((*rows.poly, *number_alone(number))))
-        # Any other factor rounds.
         if abs(number) != 1:
             raise UnknownValue
         return evolve(rows, poly=_scaled(rows.poly, number))
@@ -390,8 +391,8 @@ class Values:
             UnknownValue: the module's tensor has not one number for each feature of the input.
         """
         rows = _rows(value)
-        size = prod(spec.args)
-        # One number for each feature, the same for all examples.
+        size = prod(spec.args)  # the arguments are the shape of the tensor
+        # One number for each feature, the same for all examples; a `scalar` is one for all features.
         is_vector = not spec.kwargs.get("scalar") and spec.args in ((size,), (1, size))
         if not is_vector or rows.size not in (None, size):
             raise UnknownValue
@@ -423,14 +424,14 @@ class Values:
         """List the rows of each example.
 
         Args:
-            value: the rows.
-            dim: the dimension along which Lua splits, from 0.
+            value: features that are cut into rows.
+            dim: the dimension along which Lua splits, from 0; negative ones count from the last.
             dims: the number of dimensions of an example, if the layer counts `dim` within one.
 
         Raises:
             UnknownValue: it is not cut into rows, or split along another dimension.
         """
-        rows = _rows(value, any_parts=True)
+        rows = _rows(value, may_be_cut=True)
         # The rows are the second dimension of a batch's three, or the first one of an example's two.
         if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
             raise UnknownValue
@@ -440,7 +441,7 @@ class Values:
         return [self._slice(rows, number * width, width) for number in range(rows.parts)]
 
     def selected(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Select one row of each example, as nn.Select does."""
+        """Select one row of each example, as nn.Select does; without that row it raises an IndexError for `output`."""
         dim, index = spec.args
         return self._split(value, dim, dims=None)[index]
 
@@ -451,13 +452,13 @@ class Values:
         # The features are the second and last dimension of a batch.
         if dim not in (1, -1) or rows.size is None:
             raise UnknownValue
-        # Negative numbers count from the end, which no cell does.
+        # Negative numbers would count from the end, which no cell does.
         if start < 0 or length < 1 or start + length > rows.size:
             raise UnknownValue
         return self._slice(rows, start, length)
 
     def _slice(self, rows: Rows, start: int, length: int) -> Rows:
-        """Return a range of the features of a value: that of each factor of each product.
+        """Return a range of the features of a value: that of each atom of each product, as all work on each feature.
 
         Args:
             rows: the value.
@@ -583,6 +584,25 @@ FUNCTIONS = ("sigmoid", "tanh", "relu")
 """The functions that an atom may be."""
 
 
+def _combination(poly: Poly, other: Poly, operation: str) -> Poly:
+    """Return the sum, difference or product of two polynomials.
+
+    Args:
+        poly: the first.
+        other: the second.
+        operation: `add`, `subtract` or `multiply`.
+
+    Raises:
+        UnknownValue: a product would have too many terms, or terms cancel each other.
+    """
+    if operation == "multiply":
+        if len(poly) * len(other) > _MOST_TERMS:
+            raise UnknownValue
+        return times(poly, other)
+    sign = 1.0 if operation == "add" else -1.0
+    return polynomial((*poly, *_scaled(other, sign)))
+
+
 def _width(spec: ModuleSpec) -> int | None:
     """Return the number of features that a module returns; `None` if its arguments do not say so."""
     argument = traits_of(spec.target).features
@@ -600,11 +620,11 @@ def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:
         UnknownValue: the sizes do not add up.
     """
     if sizes == [None, None]:
-        # Nobody knows where the first ends and the second begins: minus the number of columns stands for both, until
-        # `search` knows which of them is the state, whose block is square.
+        # Nobody knows where the first ends and the second begins: minus the number of columns stands for both (see
+        # `Atom`), until `search` knows which of them is the state, whose block is square.
         return [(0, -inputs), (-inputs, -inputs)]
     rest = inputs - sum(size for size in sizes if size is not None)
-    widths = [rest if size is None else size for size in sizes]
+    widths = [rest if size is None else size for size in sizes]  # of several unknown ones the sum is too large
     if min(widths) < 1 or sum(widths) != inputs:
         raise UnknownValue
     return [(sum(widths[:number]), width) for number, width in enumerate(widths)]
@@ -613,35 +633,37 @@ def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:
 def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
     """Return the features of each example cut into rows.
 
+    That the value is a batch is taken for granted. A single example would be cut the same way, but the layers that
+    split it count its dimensions as those of a batch: they would take columns for rows, which fails in Lua unless
+    there are as many.
+
     Args:
-        value: the features.
+        value: the features of a batch.
         sizes: number of rows and of features of each.
 
     Raises:
-        UnknownValue: the value has another number of features, or is cut already.
+        UnknownValue: the value has another number of features, or is cut already; or there are too many rows.
     """
     rows = _rows(value)
     if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
         raise UnknownValue
-    # `value` is taken to be a batch. The layers that split it count dimensions with that of the batch: of one example
-    # alone they would take its columns for its rows, which in Lua fails unless there are as many.
     count_of_rows, _ = sizes
-    if not 0 < count_of_rows <= _MOST_TERMS:
+    if not 0 < count_of_rows <= _MOST_TERMS:  # two negative sizes have a positive product, too
         raise UnknownValue
     return evolve(rows, parts=count_of_rows)
 
 
-def _rows(value: _Value, any_parts: bool = False) -> Rows:
+def _rows(value: _Value, may_be_cut: bool = False) -> Rows:
     """Return a value that is rows of features; refuse any other.
 
     Args:
         value: the value.
-        any_parts: whether an example's features may be cut into several rows.
+        may_be_cut: whether an example's features may be cut into several rows (`Rows.parts`).
 
     Raises:
         UnknownValue: it is a list, or several joined values, or cut.
     """
-    if not isinstance(value, Rows) or (value.parts != 1 and not any_parts):
+    if not isinstance(value, Rows) or (value.parts != 1 and not may_be_cut):
         raise UnknownValue
     return value
 

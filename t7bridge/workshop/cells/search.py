@@ -1,5 +1,7 @@
 """The cells in one graph: nodes that compute an LSTM, a GRU or the like, whose values, as polynomials of atoms, are
-those of a formula in `kinds`.
+those of a formula in `kinds`. An atom is a block of a matrix times a value, a block of a vector, a function of a sum,
+or a value of which nothing else is known. A gate is the sum `W x + U h + b` in a function: x is the input of the cell,
+h its last output.
 
 However a model arranges its layers, equal functions are equal polynomials (see `polynomials`): a cell is recognized by
 what it computes, never by names. Knows neither formats nor PyTorch.
@@ -39,9 +41,15 @@ from .polynomials import (
 
 # How clearly a value is the last output of a cell; see `Search._rank_as_state`.
 _CERTAIN = 3
+"""It is the output of a cell that this one continues, see `Search._continues`, or in the formula of this one."""
 _SHOWN_BY_GRAPH = 2
+"""It is an input of the graph that gets the cell's output of the step before. Either another step of an unrolled layer
+passes that on (`carried_over`), or see `_are_in_one_order`.
+"""
 _POSSIBLE = 1
+"""It is another input, or the output of a cell with other weights."""
 _UNLIKELY = 0
+"""A value of the state is not an input."""
 
 
 class _NotACell(Exception):
@@ -59,12 +67,17 @@ class _Binding:
     Attributes:
         cell: its kind.
         values: what each letter of the formulas stands for.
-        nodes: the nodes of the values that the formulas define, by their letters.
+        nodes: the numbers of the nodes of the values that the formulas define, by their letters.
     """
 
     cell: Cell
     values: Mapping[str, Poly] = field(factory=dict)
     nodes: Mapping[str, int] = field(factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all formulas of the cell are read."""
+        return self.nodes.keys() == self.cell.formulas.keys()
 
     def defined(self, letter: str, value: Poly, node: int) -> _Binding:
         """Return the binding with one more formula read."""
@@ -89,19 +102,18 @@ class _Gate:
 
 
 @define(frozen=True)
-class _Reset:
-    """The reset gate of a GRU.
+class _ResetTerm:
+    """A term of a GRU's new value in which its reset gate is.
 
     Attributes:
-        gate: its sum.
-        new: the sum of the new value without it.
-        biases: those that it scales, if it scales the product of a matrix with the last output; `None` if it scales the
-            last output itself.
+        gate: the gate, a sigmoid, by the number of its atom.
+        rest: the term without it.
+        is_scaled: whether the gate scales the whole term, and not only the last output that a matrix multiplies.
     """
 
-    gate: Poly
-    new: Poly
-    biases: list[Atom] | None
+    gate: int
+    rest: Atom
+    is_scaled: bool
 
 
 @define(eq=False)
@@ -112,9 +124,9 @@ class GraphCell:
         kind: its kind.
         module: its module.
         graph: the graph.
-        prefix: that of its tensors in the state dict.
+        prefix: that of the graph's tensors in the state dict.
         inputs: the links of its inputs, in the order of its class.
-        outputs: the numbers of the nodes of its outputs, in order.
+        outputs: the numbers of the nodes of its outputs, in the order of its class. Each comes after all inputs.
         pieces: what its tensors are made of, by keys in the graph and names of its own.
     """
 
@@ -154,7 +166,9 @@ def upstream(links: Iterable[Link], takes: Callable[[int], Iterable[Link]]) -> s
 
 class Search:
     """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes. A value is a
-    polynomial: a sum of products of atoms, each of which has a number, its place in `Values.atoms`.
+    polynomial: a sum of terms, each a product of atoms, given by their numbers, which are places in `Values.atoms`, and
+    a factor. A binding has the values that the letters of a cell's formulas stand for, as far as these are read: x the
+    input, h and c the last output and cell state, H and C the new ones, any other letter the sum of a gate.
 
     Attributes:
         cells: the cells found, in the order of the nodes that complete them.
@@ -206,31 +220,32 @@ class Search:
         cell to `cells`.
 
         Args:
-            number: of the node.
+            number: of the node, from 1.
             poly: its value.
             reasons: receives the obstacles to cells that the value is like; emptied if it is one.
         """
-        is_atom = number_of_atom(poly) is not None  # an RNN's `tanh(n)`, which needs no further one
-        for letter, start in self._formulas_to_read(poly):
-            binding = self._read(start.cell.formulas[letter], poly, start)
-            if binding is None:
+        for letter, begun in self._formulas_to_read(poly):
+            reading = self._read(begun.cell.formulas[letter], poly, begun)
+            if reading is None:
                 continue
-            value = poly if is_atom else self._values.atom(Atom("value", (number, ())))
-            binding = binding.defined(letter, value, number)
-            *_, last_letter = start.cell.formulas
-            # The checks of a complete cell may fail: then another reading, or kind of cell, may still fit.
-            if letter == last_letter and not self._add_cell(binding, reasons):
-                continue
+            atom = number_of_atom(poly)  # an RNN's `tanh(n)` is an atom already
+            is_new_atom = atom is None
+            if atom is None:
+                atom = number_of_atom(self._values.atom(Atom("value", (number, ()))))
+                assert atom is not None
+            binding = reading.defined(letter, atom_alone(atom), number)
+            if binding.is_complete and not self._add_cell(binding, reasons):
+                continue  # another reading, or kind of cell, may still fit
             reasons.clear()  # obstacles to other readings do not matter now
-            atom = number_of_atom(value)
-            assert atom is not None
             self._bindings[atom] = binding
-            if not is_atom:
+            if is_new_atom:
                 self._values.replace_by_atom(number)
             return
 
     def _formulas_to_read(self, poly: Poly) -> Iterator[tuple[str, _Binding]]:
         """Yield the formulas that a value may be, by their letters, each with the cell that it would begin or continue.
+
+        It begins one with the first formula of a kind, and continues one whose earlier values it is computed from.
 
         Args:
             poly: the value.
@@ -255,12 +270,11 @@ class Search:
 
         Args:
             binding: the cell.
-            reasons: receives the obstacle if it was not, and is worth a note.
+            reasons: receives the obstacle if it was not added, and that is worth a note.
         """
         cell = binding.cell
         try:
-            self.cells.append(self._stateless_cell(binding) if cell.layers else self._recurrent_cell(binding))
-            return True
+            graph_cell = self._stateless_cell(binding) if cell.layers else self._recurrent_cell(binding)
         except _NotACell as error:
             is_worth_a_note = bool(str(error))
             if cell.name == "RNN":
@@ -269,9 +283,14 @@ class Search:
             if is_worth_a_note:
                 reasons.append(f"{cell.name} stays as it is: {error}")
             return False
+        self.cells.append(graph_cell)
+        return True
 
     def _atoms_in(self, poly: Poly) -> Iterator[int]:
-        """Yield the atoms of a polynomial, and those inside a function of one product, as C in `tanh(C)`."""
+        """Yield the atoms of a polynomial, and those inside a function of one product, as C in `tanh(C)`.
+
+        Among them are the values of all cells that it may continue.
+        """
         for atoms, _ in poly:
             for number in atoms:
                 yield number
@@ -286,7 +305,8 @@ class Search:
         """Return the binding with what the letters of a formula stand for in a value; `None` if it is another function.
 
         A sum of products may be read in several orders: the first reading whose gates are sums of a cell counts, or
-        else the first of all, so that the obstacle can be said.
+        else the first of all. That may be a GRU, whose new value has the reset gate in its sum; or else the checks of
+        the complete cell say the obstacle.
 
         Args:
             text: the formula.
@@ -321,16 +341,20 @@ class Search:
     def _with_atom_for_sum(self, poly: Poly) -> Iterator[tuple[Poly, Poly, Poly]]:
         """Yield shorter forms of a value in which a gate multiplies a sum that is also the gate's own input.
 
+        Such a value has the terms of `sum * sigmoid(gate)`, or of `sum * (1 - sigmoid(gate))`, among others.
+
         Yields:
             An atom for the sum, the sum, and the polynomial with the atom in the sum's place.
         """
-        for gate in dict.fromkeys(self._sigmoids(number for term, _ in poly for number in term)):
-            for total in self._values_times_matrices(self._values.atoms[gate].of):
+        gates = dict.fromkeys(self._sigmoids(number for atoms, _ in poly for number in atoms))
+        for gate in gates:
+            one_minus_gate = polynomial((*number_alone(1.0), ((gate,), -1.0)))
+            sums = [value for value in self._values_times_matrices(self._values.atoms[gate].of) if len(value) > 1]
+            for total in sums:
                 atom = self._values.atom(Atom("value", total))  # told from others by the sum, as it has no link
-                one_minus_gate = polynomial((*number_alone(1.0), ((gate,), -1.0)))
                 for factor in (atom_alone(gate), one_minus_gate):
                     terms = times(total, factor)
-                    if len(total) > 1 and set(terms) <= set(poly):
+                    if set(terms) <= set(poly):
                         others = [term for term in poly if term not in terms]
                         yield atom, total, polynomial((*others, *times(atom, factor)))
 
@@ -356,15 +380,16 @@ class Search:
         if not pattern:
             yield values
             return
+        # The first term of the pattern may be any of the terms, and its atoms those of that in any order.
         (wanted, wanted_factor), *rest_of_pattern = pattern
         for position, (atoms, factor) in enumerate(terms):
             if factor != wanted_factor or len(atoms) != len(wanted):
                 continue
             other_terms = terms[:position] + terms[position + 1 :]
             for order in permutations(atoms):
-                bound = self._bind(wanted, order, values)
-                if bound is not None:
-                    yield from self._match(rest_of_pattern, other_terms, bound)
+                values_with_these = self._bind(wanted, order, values)
+                if values_with_these is not None:
+                    yield from self._match(rest_of_pattern, other_terms, values_with_these)
 
     def _bind(
         self, wanted: tuple[Any, ...], atoms: tuple[int, ...], values: Mapping[str, Poly]
@@ -390,7 +415,7 @@ class Search:
     # Gates
 
     def _has_gates(self, binding: _Binding) -> bool:
-        """Return whether all letters of gates that are bound stand for sums of gates."""
+        """Return whether all letters of gates that are read already stand for sums of gates."""
         # A recurrent gate multiplies the input and the last output, that of a highway layer the input.
         products_of_gate = 1 if binding.cell.layers else 2
         try:
@@ -416,72 +441,92 @@ class Search:
         """
         gate = _Gate()
         for numbers, factor in poly:
-            atoms = [self._values.atoms[number] for number in numbers]
-            vectors = [atom for atom in atoms if atom.kind == "vector"]
-            others = [atom for atom in atoms if atom.kind != "vector"]
-            if not atoms:
+            if not numbers:
                 gate.constant = factor
-            elif factor == 1 and len(vectors) == 1 and not others:
-                gate.vectors += vectors
-            elif factor == 1 and len(vectors) == 1 and len(others) == 1:
-                # A peephole: the vector times a value, element by element.
-                (vector,) = vectors
-                (value,) = others
-                gate.peepholes[self._values.atom(value)] = vector
-            elif factor == 1 and not vectors and self._is_new_product(others, gate):
-                (matrix,) = others
-                gate.products[matrix.of] = matrix
-            else:
+            elif factor != 1 or not self._add_product(gate, [self._values.atoms[number] for number in numbers]):
                 raise _NotACell(f"the {GATE_WORDS[letter]} is more than a sum of products with matrices")
         return gate
 
-    def _is_new_product(self, atoms: list[Atom], gate: _Gate) -> bool:
-        """Return whether a product is a matrix alone, times a value that no other matrix of the gate multiplies."""
-        if len(atoms) != 1:
-            return False
-        (atom,) = atoms
-        return atom.kind == "matrix" and atom.of not in gate.products
-
-    def _reset(self, poly: Poly, h: Poly) -> _Reset:
-        """Find the reset gate in the sum of a GRU's new value: before or after the product with the last output.
+    def _add_product(self, gate: _Gate, atoms: list[Atom]) -> bool:
+        """Add a product to the sum of a gate; return whether it could be, as a term that gates have.
 
         Args:
-            poly: the sum.
-            h: the last output, an atom.
+            gate: receives it.
+            atoms: the factors of the product, at least one.
+        """
+        vectors = [atom for atom in atoms if atom.kind == "vector"]
+        others = [atom for atom in atoms if atom.kind != "vector"]
+        if len(vectors) == 1 and not others:  # a bias
+            gate.vectors += vectors
+            return True
+        if len(others) != 1 or len(vectors) > 1:
+            return False
+        (other,) = others
+        if vectors:  # a peephole: the vector times a value, element by element
+            value = self._values.atom(other)
+            if value in gate.peepholes:
+                return False  # of several vectors, all would count
+            (vector,) = vectors
+            gate.peepholes[value] = vector
+            return True
+        # A block of a matrix, times a value that no other one multiplies.
+        if other.kind != "matrix" or other.of in gate.products:
+            return False
+        gate.products[other.of] = other
+        return True
+
+    def _with_reset_gate(self, binding: _Binding) -> tuple[_Binding, list[Atom] | None]:
+        """Return a GRU with its reset gate as `r`: its formula has it inside of the sum of the new value, `n`.
+
+        There it is before or after the product of a matrix with the last output.
+
+        Args:
+            binding: the cell, all of whose formulas are read.
+
+        Returns:
+            The cell; and the biases that the gate scales with that product, perhaps none. `None` if it scales the last
+            output itself.
 
         Raises:
-            _NotACell: there is none.
+            _NotACell: there is no such gate, or it multiplies something else.
         """
-        atoms = self._values.atoms
+        h = binding.values["h"]
         terms_without_reset: list[Any] = []
-        scaled: list[Atom] = []
-        """The block of a matrix, times the last output, and the blocks of biases that the gate multiplies."""
-        gates: set[int] = set()
-        """The sigmoids that are reset gates, by their atoms; of a GRU it is one."""
-        for numbers, factor in poly:
-            scaled_block = self._times_sigmoid(numbers)  # sigmoid(r) * W h, or sigmoid(r) * bias
-            scaled_state = self._times_sigmoid(self._product_in_matrix(numbers))  # W (sigmoid(r) * h)
-            if scaled_block is not None:
-                gate, block = scaled_block
-                scaled.append(atoms[block])
-                terms_without_reset.append(((block,), factor))
-                gates.add(gate)
-            elif scaled_state is not None and scaled_state[1] == number_of_atom(h):
-                gate, _ = scaled_state
-                (matrix,) = numbers
-                matrix_times_h = evolve(atoms[matrix], of=h)
-                terms_without_reset += times(self._values.atom(matrix_times_h), number_alone(factor))
-                gates.add(gate)
-            else:  # not reset: a matrix times the input, a bias
+        reset_terms: list[_ResetTerm] = []
+        for numbers, factor in binding.values["n"]:
+            term = self._reset_term(numbers, h)
+            if term is None:  # a matrix times the input, or a bias
                 terms_without_reset.append((numbers, factor))
+            else:
+                reset_terms.append(term)
+                terms_without_reset += times(self._values.atom(term.rest), number_alone(factor))
+        gates = {term.gate for term in reset_terms}
         if len(gates) != 1:
             raise _NotACell("its new value has no reset gate")
-        biases = None  # the last output itself is scaled
-        if scaled:
-            if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
-                raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
-            biases = [atom for atom in scaled if atom.kind == "vector"]
-        return _Reset(gate=atoms[gates.pop()].of, new=polynomial(terms_without_reset), biases=biases)
+        (gate,) = gates
+        biases = _scaled_biases(reset_terms, h)
+        sums = {"r": self._values.atoms[gate].of, "n": polynomial(terms_without_reset)}
+        return evolve(binding, values={**binding.values, **sums}), biases
+
+    def _reset_term(self, numbers: tuple[int, ...], h: Poly) -> _ResetTerm | None:
+        """Return a term of a GRU's new value without the reset gate in it; `None` if there is none in it.
+
+        Args:
+            numbers: the atoms of the term.
+            h: the last output, an atom.
+        """
+        scaled_block = self._times_sigmoid(numbers)  # sigmoid(r) * W h, or sigmoid(r) * bias
+        if scaled_block is not None:
+            gate, block = scaled_block
+            return _ResetTerm(gate, self._values.atoms[block], is_scaled=True)
+        scaled_state = self._times_sigmoid(self._product_in_matrix(numbers))  # W (sigmoid(r) * h)
+        if scaled_state is None:
+            return None
+        gate, state = scaled_state
+        if state != number_of_atom(h):
+            return None
+        (matrix,) = numbers
+        return _ResetTerm(gate, evolve(self._values.atoms[matrix], of=h), is_scaled=False)
 
     def _times_sigmoid(self, numbers: tuple[int, ...]) -> tuple[int, int] | None:
         """Return the sigmoid and the other factor of a product of these two; `None` for any other product.
@@ -526,10 +571,7 @@ class Search:
         target = cell.target
         reset_biases = None  # also of a cell without a reset gate
         if cell.reset_first_target:
-            # The formula of a GRU has the gate inside of its new value, `n`.
-            reset = self._reset(binding.values["n"], binding.values["h"])
-            binding = evolve(binding, values={**binding.values, "r": reset.gate, "n": reset.new})
-            reset_biases = reset.biases
+            binding, reset_biases = self._with_reset_gate(binding)
             if reset_biases is None:
                 target = cell.reset_first_target
         gates = {letter: self._gate(binding.values[letter], letter) for letter in cell.gates}
@@ -541,13 +583,9 @@ class Search:
         if peepholes:
             target = cell.peephole_target
         pieces = [*peepholes, *_pieces_of_gates(cell, gates, (x, h), reset_biases)]
-        self._check_sources(pieces)
-        inputs = [x, h]
-        if "c" in binding.values:
-            inputs.append(binding.values["c"])
-        has_bias = any(gate.vectors for gate in gates.values())
-        options = {} if has_bias else {"bias": False}
-        graph_cell = self._graph_cell(binding, target, inputs, sizes, options, pieces)
+        inputs = [x, h, binding.values["c"]] if "c" in binding.values else [x, h]
+        options = {} if any(gate.vectors for gate in gates.values()) else {"bias": False}
+        graph_cell = self._graph_cell(binding, self._module(cell, target, sizes, options), inputs, pieces)
         _check_covered(pieces, graph_cell.shapes)
         return graph_cell
 
@@ -567,66 +605,67 @@ class Search:
             gates[letter] = self._gate(binding.values[letter], letter)
             if set(gates[letter].products) != {x}:
                 raise _NotACell  # without a message: it is not even like one
-        size, _ = gates["n"].products[x].size  # its rows; that there are as many columns is checked below
-        pieces: list[Piece] = []
-        for letter, name in cell.layers.items():
-            gate = gates[letter]
-            matrix = gate.products[x]
-            _check_gate(letter, gate, (x,), size)
-            if matrix.size != (size, size) or gate.peepholes:
-                raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
-            is_negated = letter in cell.negated
-            pieces.append(_piece(matrix, f"{name}.weight", first_row=0, negated=is_negated))
-            for vector in gate.vectors:
-                pieces.append(_piece(vector, f"{name}.bias", first_row=0, negated=is_negated))
+        size, _ = gates["n"].products[x].size  # of its rows; `_pieces_of_layers` checks that the columns are as many
+        pieces = _pieces_of_layers(cell, gates, x, size)
         # The class has one argument for the biases of both layers.
         if {len(gate.vectors) for gate in gates.values()} not in ({0}, {1}):
             raise _NotACell("its layers do not have one bias each")
-        self._check_sources(pieces)
         gate_bias = gates["t"].constant
         if "t" in cell.negated:
             gate_bias = 0.0 - gate_bias  # never -0.0, which a page would show
         options = {"gate_bias": gate_bias, "bias": bool(gates["t"].vectors)}
-        return self._graph_cell(binding, cell.target, [x], (size,), options, pieces)
+        return self._graph_cell(binding, self._module(cell, cell.target, (size,), options), [x], pieces)
 
-    def _graph_cell(
-        self,
-        binding: _Binding,
-        target: str,
-        inputs: Iterable[Poly],
-        sizes: tuple[int, ...],
-        options: dict[str, Any],
-        pieces: list[Piece],
-    ) -> GraphCell:
-        """Return a cell.
+    def _module(self, cell: Cell, target: str, sizes: tuple[int, ...], options: dict[str, Any]) -> ModuleSpec:
+        """Return the module that a cell becomes.
+
+        Args:
+            cell: its kind.
+            target: its class in `torchmodules/layers`.
+            sizes: the numbers of features, the positional arguments of the class.
+            options: arguments by keyword, besides those that all cells of its kind have.
+        """
+        # In Lua the cell is no object: the graph that it is in stands for it in messages.
+        return ModuleSpec(
+            target=LAYERS + target,
+            args=sizes,
+            kwargs={**cell.options, **options},
+            class_name=cell.name,
+            obj=self._spec.obj,
+            path=self._spec.path,
+        )
+
+    def _graph_cell(self, binding: _Binding, module: ModuleSpec, inputs: list[Poly], pieces: list[Piece]) -> GraphCell:
+        """Return a cell, after the checks that cells with and without a state have in common.
 
         Args:
             binding: what its letters stand for.
-            target: its class.
-            inputs: the values that it takes, in order.
-            sizes: the numbers of features, the first arguments of the class.
-            options: further arguments, besides those that all cells of its kind have.
+            module: the module that it becomes.
+            inputs: the values that it takes, in the order of the class.
             pieces: what its tensors are made of.
 
         Raises:
-            _NotACell: a value that it takes is no node's output.
+            _NotACell: see `_check_sources`; or a value that it takes is not the output of a node before.
         """
+        self._check_sources(pieces)
         cell = binding.cell
-        spec = self._spec
-        options = {**cell.options, **options}
-        module = ModuleSpec(LAYERS + target, sizes, options, class_name=cell.name, obj=spec.obj, path=spec.path)
-        links = tuple(self._link(value) for value in inputs)
         outputs = tuple(binding.nodes[letter] for letter in cell.returns)
-        return GraphCell(cell, module, graph=spec, prefix=self._prefix, inputs=links, outputs=outputs, pieces=pieces)
+        # The cell gets the place of its first output.
+        links = tuple(self._link(value, before=min(outputs)) for value in inputs)
+        return GraphCell(cell, module, self._spec, self._prefix, inputs=links, outputs=outputs, pieces=pieces)
 
-    def _link(self, value: Poly) -> Link:
-        """Return the link of a value.
+    def _link(self, value: Poly, before: int | None = None) -> Link:
+        """Return the first link to a value.
+
+        Args:
+            value: the value.
+            before: the number of a node that has to run after it; `None` if it may be anywhere.
 
         Raises:
-            _NotACell: it is computed inside a container.
+            _NotACell: it is computed inside a container, and is not the output of a node (before that one).
         """
         link = self._values.links.get(value)
-        if link is None:
+        if link is None or (before is not None and link[0] >= before):
             raise _NotACell("one of its inputs is computed inside a container")
         return link
 
@@ -635,7 +674,8 @@ class Search:
     def _input_and_state(self, binding: _Binding, gates: dict[str, _Gate]) -> tuple[Poly, Poly]:
         """Return the input and the last output, which the cell's matrices multiply.
 
-        Blocks of a matrix whose width was not known get it, in `gates`, now that it is known which of the two is which.
+        Blocks of a matrix whose widths were not known, as both are joined before it, get them, in `gates`: now it is
+        known which of the two is which.
 
         Args:
             binding: what the letters of the formulas stand for.
@@ -658,9 +698,8 @@ class Search:
         if binding.cell.name == "RNN" and (ranks[h] < _SHOWN_BY_GRAPH or self._depends_on(x, h)):
             raise _NotACell("it is not known to be a state")
         for gate in gates.values():
-            # A negative width: where the two are joined before one matrix, only their common width is known.
-            if set(gate.products) == {x, h} and gate.products[h].size[1] < 0:
-                gate.products.update(_resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN))
+            if set(gate.products) == {x, h} and gate.products[h].has_unknown_width:
+                gate.products = _resolved_blocks(gate.products, x, h, is_proven=ranks[h] == _CERTAIN)
         return x, h
 
     def _ranks(self, values: list[Poly], binding: _Binding, gates: dict[str, _Gate]) -> dict[Poly, int]:
@@ -673,14 +712,14 @@ class Search:
         """
         ranks: dict[Poly, int] = {}
         for value in values:
-            if binding.values.get("h", value) != value:
+            is_in_formula = "h" in binding.values  # that of a GRU has the last output itself
+            if is_in_formula and binding.values["h"] != value:
                 continue
-            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
             # The last output has as many features as the cell: its blocks are square, or of unknown width.
-            if all(block.size[1] < 0 or block.size[0] == block.size[1] for block in blocks):
-                # Of a GRU the formula has the last output itself.
-                is_in_formula = "h" in binding.values
-                ranks[value] = _CERTAIN if is_in_formula else self._rank_as_state(value, binding, gates)
+            blocks = [gate.products[value] for gate in gates.values() if value in gate.products]
+            if any(not block.has_unknown_width and block.size[0] != block.size[1] for block in blocks):
+                continue
+            ranks[value] = _CERTAIN if is_in_formula else self._rank_as_state(value, binding, gates)
         return ranks
 
     def _depends_on(self, value: Poly, other: Poly) -> bool:
@@ -689,31 +728,22 @@ class Search:
         return link in upstream([self._link(value)], lambda number: self._graph.nodes[number - 1].takes)
 
     def _rank_as_state(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> int:
-        """Return how clearly a value is the last output.
+        """Return how clearly a value is the last output: one of the ranks from `_UNLIKELY` to `_CERTAIN`.
 
         Args:
             value: one of the two that the gates' matrices multiply.
             binding: what the letters of the formulas stand for.
             gates: the sums of the gates, by letter.
-
-        Returns:
-            `_CERTAIN`: it is the output of a cell that this one continues, see `_continues`.
-            `_SHOWN_BY_GRAPH`: it is an input of the graph that gets the cell's output of the step before. Either
-            another step of an unrolled layer passes that on, or the states are in one order among inputs and outputs:
-            of inputs x, h and c, and outputs h and c, each state is one place further behind among the inputs.
-            `_POSSIBLE`: it is another input, or the output of a cell with other weights.
-            `_UNLIKELY`: a value of the state is not an input.
         """
         is_continued = self._continues(value, binding, gates)
         if is_continued is not None:  # the value is the output of a cell
             return _CERTAIN if is_continued else _POSSIBLE
-        has_cell_state = "c" in binding.values
         states = {"H": value}
         """What the cell takes as its state, by the letter of the new state."""
-        if has_cell_state:
+        if "c" in binding.values:
             states["C"] = binding.values["c"]
-        shifts: set[int | None] = set()
-        """The place of each state among the inputs, minus that of the new one among the outputs; `None` without one."""
+        places: list[tuple[int, int | None]] = []
+        """Of each state that among the inputs, and that of the new one among the outputs, `None` without one."""
         for letter, state in states.items():
             input_place = self._place_among_inputs(state)
             if input_place is None:
@@ -721,17 +751,11 @@ class Search:
             output_place = self._place_among_outputs(binding.nodes[letter])
             if (input_place, output_place) in self._carried_over:
                 return _SHOWN_BY_GRAPH
-            shifts.add(None if output_place is None else input_place - output_place)
-        if len(shifts) > 1 or None in shifts:
-            return _POSSIBLE
-        (shift,) = shifts
-        # Two states at equal distances show it. With a single one there is nothing to compare: then it has to come
-        # after another input, as a state comes after x.
-        is_after_input = shift is not None and shift > 0
-        return _SHOWN_BY_GRAPH if has_cell_state or is_after_input else _POSSIBLE
+            places.append((input_place, output_place))
+        return _SHOWN_BY_GRAPH if _are_in_one_order(places) else _POSSIBLE
 
     def _place_among_inputs(self, value: Poly) -> int | None:
-        """Return the place of a value in the list that is the input of the graph; `None` if it is not from there.
+        """Return the place of a value in the list that is the input of the graph, 0-based; `None` if it is not there.
 
         Raises:
             _NotACell: see `_link`.
@@ -751,8 +775,8 @@ class Search:
     def _continues(self, value: Poly, binding: _Binding, gates: dict[str, _Gate]) -> bool | None:
         """Return whether a value is the output of a cell that this one continues.
 
-        A cell with a cell state continues another if it takes both states of that, a simple one if it has weights of
-        that.
+        A cell with a cell state continues another if it takes both states of that. Any other continues one with which
+        it shares weights; with other weights it is the next layer.
 
         Args:
             value: one of the two that the gates' matrices multiply.
@@ -801,6 +825,22 @@ class Search:
                 raise _NotACell(f"{key} has elements that it does not use")
         if len(types) > 1:
             raise _NotACell("its tensors are of different types")
+
+
+def _are_in_one_order(places: list[tuple[int, int | None]]) -> bool:
+    """Return whether the states of a cell are in one order among the inputs and the outputs of its graph.
+
+    Of inputs x, h and c, and outputs h and c, each state is one place further behind among the inputs. A single state
+    has none to be compared with: it has to be further behind, as a state comes after x.
+
+    Args:
+        places: of each state that among the inputs, and that of the new one among the outputs; `None` if it is none.
+    """
+    distances = {None if output_place is None else input_place - output_place for input_place, output_place in places}
+    if None in distances or len(distances) > 1:
+        return False
+    (distance,) = distances
+    return len(places) > 1 or (distance is not None and distance > 0)
 
 
 def _overlap(piece: Piece, other: Piece) -> bool:
@@ -872,10 +912,14 @@ def _check_gate(letter: str, gate: _Gate, inputs: tuple[Poly, ...], size: int) -
 
 
 def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
-    """Return what the vectors are made of by which gates see the cell's state; empty if none does.
+    """Return the pieces of the vectors through which gates see the cell's state; empty if no gate sees it.
+
+    Args:
+        binding: the cell.
+        gates: its gates, by letter.
 
     Raises:
-        _NotACell: a gate sees another value, or only some gates see the state.
+        _NotACell: a gate sees another value, or only some of those in `Cell.peepholes` see the state.
     """
     cell = binding.cell
     pieces: list[Piece] = []
@@ -890,29 +934,50 @@ def _peepholes(binding: _Binding, gates: dict[str, _Gate]) -> list[Piece]:
 
 
 def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven: bool) -> dict[Poly, Atom]:
-    """Return the blocks of a matrix of which only the whole width was known: that of the last output is square.
+    """Return two blocks of a matrix whose widths were not known: that of the last output is square.
 
     Args:
-        products: the blocks; minus the number of columns of the matrix stands for each width, and for the first column
-            of the second block.
+        products: the blocks, by the values that they multiply; see `Atom.size` for their numbers.
         x: the input.
         h: the last output.
         is_proven: whether it is proven which of the two is the last output.
 
     Raises:
-        _NotACell: it is not proven, and their widths differ, so that it matters.
+        _UnknownWidths: it is not proven, and their widths differ, so that it matters.
     """
-    rows, negative_width = products[h].size
-    columns = -negative_width
+    rows, minus_columns = products[h].size
+    columns = -minus_columns  # of the whole matrix
     if not is_proven and columns != 2 * rows:
         raise _UnknownWidths("the sizes of the values that are joined are not known")
     blocks = {}
     for value, width in ((h, rows), (x, columns - rows)):
         row, column = products[value].start
-        if column < 0:  # the second block ends where the matrix does
-            column = columns - width
+        is_second = column < 0
+        if is_second:
+            column = columns - width  # it ends where the matrix does
         blocks[value] = evolve(products[value], start=(row, column), size=(rows, width))
     return blocks
+
+
+def _scaled_biases(terms: list[_ResetTerm], h: Poly) -> list[Atom] | None:
+    """Return the biases that a GRU's reset gate scales beside a matrix times the last output.
+
+    Args:
+        terms: those in which the gate is.
+        h: the last output.
+
+    Returns:
+        `None` if it scales no term, but the last output that a matrix multiplies.
+
+    Raises:
+        _NotACell: it scales biases without such a product, or another one.
+    """
+    scaled = [term.rest for term in terms if term.is_scaled]
+    if not scaled:
+        return None
+    if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+        raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
+    return [atom for atom in scaled if atom.kind == "vector"]
 
 
 def _check_reset_biases(new_value: _Gate, reset_biases: list[Atom]) -> None:
@@ -921,6 +986,9 @@ def _check_reset_biases(new_value: _Gate, reset_biases: list[Atom]) -> None:
     Args:
         new_value: the sum of the new value, with all its biases.
         reset_biases: those that the reset gate scales.
+
+    Raises:
+        _NotACell: it has.
     """
     count_of_others = len(new_value.vectors) - len(reset_biases)
     if len(reset_biases) > 1 or count_of_others > 1:
@@ -961,6 +1029,32 @@ def _piece(block: Atom, target: str, first_row: int, negated: bool = False, seco
     return Piece(block.key, block.start, block.size, target, at=at, negated=negated, second_bias=second_bias)
 
 
+def _pieces_of_layers(cell: Cell, gates: Mapping[str, _Gate], x: Poly, size: int) -> list[Piece]:
+    """Return what the tensors of a cell without a state are made of, which are those of a layer for each gate.
+
+    Args:
+        cell: the kind of cell.
+        gates: the gates by letter.
+        x: the only value that their matrices multiply.
+        size: its number of features, and that of the output.
+
+    Raises:
+        _NotACell: a gate is no layer of that size.
+    """
+    pieces: list[Piece] = []
+    for letter, name in cell.layers.items():
+        gate = gates[letter]
+        matrix = gate.products[x]
+        _check_gate(letter, gate, (x,), size)
+        if matrix.size != (size, size) or gate.peepholes:
+            raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
+        is_negated = letter in cell.negated
+        pieces.append(_piece(matrix, f"{name}.weight", first_row=0, negated=is_negated))
+        for vector in gate.vectors:
+            pieces.append(_piece(vector, f"{name}.bias", first_row=0, negated=is_negated))
+    return pieces
+
+
 def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases: list[Atom] | None) -> Iterator[Piece]:
     """Yield what the rows of a gate are made of, in the tensors `weight_ih`, `weight_hh`, `bias_ih` and `bias_hh`.
 
@@ -972,41 +1066,52 @@ def _pieces(gate: _Gate, inputs: tuple[Poly, Poly], first_row: int, reset_biases
             of the others, the gate has at most one. `None` for gates of which only the sum of the biases counts.
     """
     input_matrix, state_matrix = (gate.products[value] for value in inputs)
-    for target, matrix in (("weight_ih", input_matrix), ("weight_hh", state_matrix)):
-        yield _piece(matrix, target, first_row)
+    yield _piece(input_matrix, "weight_ih", first_row)
+    yield _piece(state_matrix, "weight_hh", first_row)
     if reset_biases is not None:
         # The two have different effects, and neither can be zero for want of the other: `_check_covered` refuses that.
         for vector in gate.vectors:
             target = "bias_hh" if vector in reset_biases else "bias_ih"
             yield _piece(vector, target, first_row)
         return
+    biases = _in_order_of_layers(gate.vectors, input_matrix, state_matrix)
+    # PyTorch adds two biases. If Lua has one, the second is zero; in a file for Lua, the sum of both becomes the one.
+    second_bias = "bias_hh" if len(biases) == 1 else ""
+    for target, vector in zip(("bias_ih", "bias_hh"), biases):
+        yield _piece(vector, target, first_row, second_bias=second_bias)
+
+
+def _in_order_of_layers(vectors: list[Atom], input_matrix: Atom, state_matrix: Atom) -> list[Atom]:
+    """Return the biases of a gate, that of the input's layer first, and that of the last output's layer last.
+
+    Args:
+        vectors: the biases, which may be of any layers.
+        input_matrix: the block of a matrix that multiplies the input.
+        state_matrix: that which multiplies the last output.
+    """
     input_module = _module_of(input_matrix)
     state_module = _module_of(state_matrix)
 
     def order(vector: Atom) -> int:
-        """Sort the bias of the input's layer first, and that of the last output's layer last."""
         module = _module_of(vector)
         if module == input_module:
             return 0
         return 2 if module == state_module else 1
 
-    # PyTorch adds two biases. If Lua has one, the second is zero; in a file for Lua, the sum of both becomes the one.
-    second_bias = "bias_hh" if len(gate.vectors) == 1 else ""
-    for target, vector in zip(("bias_ih", "bias_hh"), sorted(gate.vectors, key=order)):
-        yield _piece(vector, target, first_row, second_bias=second_bias)
+    return sorted(vectors, key=order)
 
 
 def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse a cell with elements that no tensor of Lua has: they could be trained, and had no way back.
 
     Args:
-        pieces: what the cell's tensors are made of.
+        pieces: what the cell's tensors are made of. They do not overlap.
         shapes: of these tensors, by their names in the cell.
 
     Raises:
         _NotACell: a gate lacks a bias that another has.
     """
-    covered = dict.fromkeys(shapes, 0)
+    covered = dict.fromkeys(shapes, 0)  # numbers of elements
     for piece in pieces:
         covered[piece.target] += prod(piece.size)
         if piece.second_bias:
@@ -1017,4 +1122,5 @@ def _check_covered(pieces: list[Piece], shapes: Mapping[str, tuple[int, ...]]) -
 
 def _module_of(atom: Atom) -> str:
     """Return the name of the module whose tensor an atom is a block of."""
-    return atom.key.rpartition(".")[0]
+    module, _, _ = atom.key.rpartition(".")
+    return module

@@ -6,7 +6,7 @@ A sequencer is Lua's container that runs its modules on each step of a sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -108,12 +108,16 @@ class _InputKinds(Kinds):
         return super().__call__(spec, kind)
 
     def names(self, spec: ModuleSpec) -> set[str]:
-        """Return the names of the kinds of the inputs of a module: `any` if the flow did not reach it."""
+        """Return the names of the kinds of the inputs of a module, such as `tensor`, `list` and `any`, one or several.
+
+        Of a module that the flow did not reach it is `any`.
+        """
         return {kind.name for kind in self.kinds.get(id(spec), {ANY})}
 
 
 class _Stacks:
-    """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan.
+    """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan. A module has one place if
+    one container has it, under one name, and so has each container around that one: only such modules are changed.
 
     The tensors of the state dict follow at the end, by the modules that they belong to.
 
@@ -154,7 +158,7 @@ class _Stacks:
         return owner
 
     def _has_ties(self, specs: Iterable[ModuleSpec]) -> bool:
-        """Return whether another layer has the same weights as one of these modules."""
+        """Return whether another layer has the same weights as one of these modules, each of which has one place."""
         prefixes = [prefix for prefix, _ in (self._single_places[id(spec)] for spec in specs)]
         return not self._tied.isdisjoint(prefixes)
 
@@ -173,7 +177,7 @@ class _Stacks:
         layers = [spec for spec in specs if _recurrent_class(spec) and self._is_at_one_place(spec)]
         input_kinds = _InputKinds()
         if sequencers or layers:  # of other models nobody asks
-            input_kinds(root, ANY)
+            input_kinds(root, ANY)  # follows the data flow through the whole model
         for spec in layers:
             if not _keeps_state(spec) and input_kinds.names(spec) == {"tensor"}:
                 spec.plain = f"torch.nn.{_recurrent_class(spec)}"
@@ -189,7 +193,7 @@ class _Stacks:
 
         Args:
             spec: the sequencer, modified.
-            kinds: the names of the kinds of its inputs.
+            kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
         """
         obstacle = self._obstacle_to_unrolling(spec, kinds)
         if obstacle:
@@ -210,7 +214,7 @@ class _Stacks:
 
         Args:
             spec: the sequencer.
-            kinds: the names of the kinds of its inputs.
+            kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
         """
         if not self._is_at_one_place(spec):
             return "a module in it has several places"
@@ -251,11 +255,12 @@ class _Stacks:
         """Make one layer of recurrent layers that follow one another in a Sequential; the others get new numbers."""
         # `_single_places` has a container before what is inside, which has to be merged first.
         for _, spec in reversed([*self._single_places.values()]):
-            if self._may_merge(spec):
-                layers: list[ModuleSpec] = []
-                for group in _groups([*self._modules_in_row(spec)]):
-                    layers += self._merged_or_not(group)
-                spec.children = {str(number): layer for number, layer in enumerate(layers)}
+            if not self._may_merge(spec):
+                continue
+            layers: list[ModuleSpec] = []
+            for group in _groups([*self._modules_in_row(spec)]):
+                layers += self._merged_or_not(group)
+            spec.children = {str(number): layer for number, layer in enumerate(layers)}
 
     def _may_merge(self, spec: ModuleSpec) -> bool:
         """Return whether the modules inside a module are those of a row in which layers may be merged.
@@ -267,13 +272,12 @@ class _Stacks:
             return False
         if id(spec) in self._former_sequencers and spec is not self._result.plan.root:
             return False
-        # The tensors of a module of several places (not in `_single_places`) could not follow it to one level of a
-        # layer. In the row are the modules here and, for a former sequencer, those inside it. What is inside other
-        # containers is held to the same, though it is not in the row.
+        # Tensors of a module of several places could not follow it to one level of a layer. The modules of a former
+        # sequencer are in the row (`_modules_in_row`); those of any other container are not, but are held to the same.
+        modules = [*spec.children.values()]
         for child in spec.children.values():
-            if any(id(inside) not in self._single_places for inside in (child, *child.children.values())):
-                return False
-        return True
+            modules += child.children.values()
+        return all(id(module) in self._single_places for module in modules)
 
     def _modules_in_row(self, spec: ModuleSpec) -> Iterator[ModuleSpec]:
         """Yield the modules of a Sequential; those of a sequencer that is one now instead of itself."""
@@ -293,7 +297,8 @@ class _Stacks:
         if len(group) == 1 or any(map(_keeps_state, group)) or self._has_ties(group):
             return group
         merged = self._merged(group, _recurrent(group[0]).layer)
-        # `unroll` gave the first layer no class of torch.nn, as its input may be a list. Only that class has levels.
+        # `unroll` gave the first layer no class of torch.nn, as its input may be a list. But only that class can be
+        # written with several levels.
         if not merged.plain:
             class_name = _recurrent_class(merged)
             merged.plain = f"torch.nn.{class_name}"
@@ -315,11 +320,8 @@ class _Stacks:
         if len(levels) > 1:  # `take_state` has groups of one, too
             options["num_layers"] = len(levels)
             options["dropout"] = rates[0] if rates else 0.0
-        kwargs = {}
-        for name, value in options.items():
-            # torch.nn has no `remember`: the layer forgets, or takes its state as an input.
-            if value != _DEFAULTS[name] and name != "remember":
-                kwargs[name] = value
+        del options["remember"]  # torch.nn has none: the layer forgets, or takes its state as an input
+        kwargs = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
         input_size, hidden_size = first.args[:2]
         merged = evolve(first, target=LAYERS + target, args=(input_size, hidden_size), kwargs=kwargs)
         self._levels[id(merged)] = levels
@@ -361,37 +363,34 @@ class _Stacks:
     def _with_state(self, layers: list[ModuleSpec]) -> ModuleSpec:
         """Return a graph of layers in a row, whose inputs are the input and a state for each recurrent layer.
 
-        Its outputs are the last layer's output and the new states, in the same order.
+        Several levels of one layer have one state. The outputs are the last layer's output and the new states, in the
+        same order.
+
+        Args:
+            layers: the layers, each of one place; `_obstacle_to_state` found none in them.
         """
         root = self._result.plan.root
-        model = ModuleSpec(STATEFUL, class_name=root.class_name, obj=root.obj, path=root.path)
-        groups = list(_groups(layers))
-        count_of_states = sum(bool(_recurrent_class(group[0])) for group in groups)
-        first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
-        nodes = _nodes_of_inputs(first_input, count_of_states)
-        value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
-        new_states: list[Link] = []
         counts = Counter[str]()
-        for group in groups:
-            is_recurrent = bool(_recurrent_class(group[0]))
-            if is_recurrent:
-                spec = self._merged(group, _recurrent(group[0]).stateful)
-                takes: tuple[Link, ...] = (value, states[len(new_states)])
-            else:
-                (spec,) = group
-                takes = (value,)
-            name = _name_in_graph(spec, counts)
-            model.children[name] = spec
-            nodes.append(GraphNode(name, takes))
-            number = len(nodes)
-            if is_recurrent:  # it returns its outputs and its state
-                value = _output_of(number, element=0)
-                new_states.append(_output_of(number, element=1))
-            else:
-                value = _output_of(number)
-        model.graph = GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
-        model.kwargs = graph_arguments(model.graph)
-        return model
+        children: dict[str, ModuleSpec] = {}
+        for group in _groups(layers):
+            spec = self._stateful_or_plain(group)
+            children[_name_in_graph(spec, counts)] = spec
+        first_input = "tokens" if traits_of(layers[0].target).takes_tokens else "x"
+        graph = _graph_of_row(children, first_input)
+        return ModuleSpec(
+            STATEFUL,
+            kwargs=graph_arguments(graph),
+            children=children,
+            graph=graph,
+            class_name=root.class_name,
+            obj=root.obj,
+            path=root.path,
+        )
+
+    def _stateful_or_plain(self, group: list[ModuleSpec]) -> ModuleSpec:
+        """Return the recurrent layer with a state that several levels are, or the only layer of another group."""
+        first = group[0]
+        return self._merged(group, _recurrent(first).stateful) if _recurrent_class(first) else first
 
     def move(self) -> None:
         """Give the tensors of the state dict the keys of their modules' new places, and make those of new layers."""
@@ -404,13 +403,13 @@ class _Stacks:
             home = homes.get(owner)
             if home is None:  # in modules of several places, which stay where they are
                 continue
-            if (owner, name) in self._cells:
+            if (owner, name) in self._cells:  # of a cell that is a layer now, whose tensors have those of all gates
                 piece = self._cells[owner, name]
                 layer = home.module
                 shapes_of_module = tensor_shapes(layer.target, layer.args, layer.kwargs)
             elif home.key(name) == key:  # most tensors stay where they are
                 continue
-            else:
+            else:  # only its key changes
                 piece = _whole(name, tensor)
                 shapes_of_module = {name: tensor.shape}
             second_bias = home.key(piece.second_bias) if piece.second_bias else ""
@@ -434,7 +433,7 @@ class _Home:
     """Where the tensors of a module belong in the changed plan.
 
     Attributes:
-        module: the module, perhaps one of several that became one layer.
+        module: the module, as it was before several became one layer.
         prefix: that of their keys, which ends in a dot.
         level: of the module in that layer; 0 of any other.
     """
@@ -452,8 +451,33 @@ class _Home:
         return self.prefix + self.name_of(name)
 
 
+def _graph_of_row(children: Mapping[str, ModuleSpec], first_input: str) -> GraphSpec:
+    """Return the graph of layers in a row, of which those with a state take it as an input of the graph.
+
+    Args:
+        children: the layers, by their names in the graph.
+        first_input: the name of the input of the first one.
+    """
+    count_of_states = sum(spec.target in CLASS_IN_TORCH_WITH_STATE for spec in children.values())
+    nodes = _nodes_of_inputs(first_input, count_of_states)
+    value, *states = [_output_of(number) for number in range(1, len(nodes) + 1)]
+    new_states: list[Link] = []
+    for name, spec in children.items():
+        number = len(nodes) + 1
+        if spec.target in CLASS_IN_TORCH_WITH_STATE:  # it returns its outputs and its state
+            nodes.append(GraphNode(name, (value, states[len(new_states)])))
+            value = _output_of(number, element=0)
+            new_states.append(_output_of(number, element=1))
+        else:
+            nodes.append(GraphNode(name, (value,)))
+            value = _output_of(number)
+    return GraphSpec(tuple(nodes), outputs=(value, *new_states), returns_list=True)
+
+
 def _nodes_of_inputs(first_input: str, count_of_states: int) -> list[GraphNode]:
-    """Return the nodes that name the elements of a graph's input, the first one and `state`, `state2`, …"""
+    """Return the nodes that name the elements of a graph's input: the first one and, of one state or more, `state`,
+    `state2`, …
+    """
     names = [first_input, "state", *(f"state{number}" for number in range(2, count_of_states + 1))]
     nodes = []
     for place, name in enumerate(names):
@@ -485,20 +509,23 @@ def _inside(spec: ModuleSpec) -> Iterator[ModuleSpec]:
 def _unmasked(spec: ModuleSpec) -> ModuleSpec:
     """Return the module inside of one that returns zeros for rows of zeros, or the module itself."""
     zeroes_rows = traits_of(spec.target).zeroes_rows
-    is_mask = zeroes_rows is not None and zeroes_rows(Arguments(spec.args, spec.kwargs))
-    return next(iter(spec.children.values())) if is_mask else spec
+    if zeroes_rows is None or not zeroes_rows(Arguments(spec.args, spec.kwargs)):
+        return spec
+    return next(iter(spec.children.values()))  # it has one
 
 
 def _is_over_steps(spec: ModuleSpec) -> bool:
     """Return whether a module treats the steps of a sequence one by one, by modules inside or by itself."""
-    facts = traits_of(spec.target)
-    return bool(facts.stacking) or (facts.not_in_torch is not None and not facts.by_step)
+    traits = traits_of(spec.target)
+    # `not_in_torch` is given for layers over sequences, and for their cells, which are called step by step.
+    is_layer = traits.not_in_torch is not None and not traits.by_step
+    return bool(traits.stacking) or is_layer
 
 
 def _is_recurrent(spec: ModuleSpec) -> bool:
-    """Return whether a module is a cell, something around one, or a layer over sequences that calls one."""
-    facts = traits_of(spec.target)
-    return facts.by_step or (facts.recurrent is not None and not facts.recurrent.layer)
+    """Return whether a module is a cell, something around one, or a layer over sequences that torch.nn lacks."""
+    traits = traits_of(spec.target)
+    return traits.by_step or (traits.recurrent is not None and not traits.recurrent.layer)
 
 
 def _is_cell_of_torch(spec: ModuleSpec) -> bool:
@@ -525,7 +552,7 @@ def _takes_list(spec: ModuleSpec, kinds: set[str]) -> bool:
 
     Args:
         spec: the sequencer.
-        kinds: the names of the kinds of its inputs.
+        kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
     """
     if "list" in kinds:
         return True
@@ -541,14 +568,14 @@ def _obstacle_inside(spec: ModuleSpec, kinds: set[str]) -> str:
 
     Args:
         spec: the sequencer.
-        kinds: the names of the kinds of its inputs.
+        kinds: the names of the kinds of its inputs, see `_InputKinds.names`.
     """
     why_not_sequencer = _why_not_in_torch(spec)
     if why_not_sequencer:
         return why_not_sequencer
     layers = [_unmasked(layer) for layer in _inside(spec)]
     for layer in layers:
-        # Those with a class over a dimension treat each step by itself, along its features.
+        # A layer that has a class over a dimension (`Traits.over_dim`) treats each step by itself, along its features.
         is_stepwise = layer.target in _STEPWISE or bool(traits_of(layer.target).over_dim)
         if not _is_cell_of_torch(layer) and not is_stepwise:
             return f"it has {layer.class_name}"
@@ -574,8 +601,7 @@ def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
         spec: the cell, which torch.nn has and which keeps no state from sequence to sequence; it is modified.
 
     Returns:
-        What the layer's tensors are made of: PyTorch stacks the rows of all gates in one tensor, where rnn's LSTM has
-        one for each gate. Keys are names of tensors in the cell, targets in the layer.
+        What the layer's tensors are made of. Keys are names of tensors in the cell, targets in the layer.
     """
     recurrent = _recurrent(spec)
     input_size, hidden_size = spec.args[:2]
@@ -585,35 +611,48 @@ def _turn_into_layer(spec: ModuleSpec) -> list[Piece]:
     spec.kwargs = {}
     spec.plain = f"torch.nn.{recurrent.kind}"
     shapes = tensor_shapes(spec.target, spec.args, spec.kwargs)
-    pieces = []
-    for target, names_of_gates in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), recurrent.rows):
-        rows_of_all, *columns = shapes[target]
-        rows = rows_of_all // len(names_of_gates)
+    pieces: list[Piece] = []
+    for target, names in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0"), recurrent.rows):
         # Lua has one bias where PyTorch adds two.
         second_bias = "bias_hh_l0" if target == "bias_ih_l0" else ""
-        first_columns = [0] * len(columns)  # of a matrix one, of a bias none
-        for number, name in enumerate(names_of_gates):
-            piece = Piece(
-                key=name,
-                start=(0, *first_columns),
-                size=(rows, *columns),
-                target=target,
-                at=(number * rows, *first_columns),
-                second_bias=second_bias,
-            )
-            pieces.append(piece)
+        pieces += _stacked(names, target, shapes[target], second_bias)
     return pieces
+
+
+def _stacked(names: tuple[str, ...], target: str, shape: tuple[int, ...], second_bias: str) -> Iterator[Piece]:
+    """Yield the pieces of a tensor in which the rows of several follow one another, each of as many.
+
+    PyTorch stacks the rows of all gates in one tensor, where rnn's LSTM has one for each gate.
+
+    Args:
+        names: of the tensors of the cell, in the order of their rows.
+        target: the name of the tensor of the layer.
+        shape: its shape, a matrix or a vector.
+        second_bias: see `Piece`.
+    """
+    rows_of_all, *columns = shape
+    rows = rows_of_all // len(names)
+    first_columns = [0] * len(columns)  # of a matrix one, of a bias none
+    for number, name in enumerate(names):
+        yield Piece(
+            key=name,
+            start=(0, *first_columns),
+            size=(rows, *columns),
+            target=target,
+            at=(number * rows, *first_columns),
+            second_bias=second_bias,
+        )
 
 
 # Layers in a row
 
 
 def _recurrent_class(spec: ModuleSpec) -> str:
-    """Return the class of torch.nn (`LSTM`, `GRU`, `RNN`) of a recurrent layer over sequences; empty for others."""
-    facts = traits_of(spec.target)
-    if facts.recurrent is None or not facts.recurrent.layer or facts.by_step:
+    """Return which class of torch.nn (`LSTM`, `GRU`, `RNN`) a recurrent layer over sequences is; empty for others."""
+    traits = traits_of(spec.target)
+    if traits.recurrent is None or not traits.recurrent.layer or traits.by_step:
         return ""
-    return facts.recurrent.kind
+    return traits.recurrent.kind
 
 
 _NO_STATE = (None, False, "", "neither")
@@ -688,9 +727,10 @@ def _is_possible_level(first: ModuleSpec, other: ModuleSpec) -> bool:
     _, hidden_size, *_ = first.args
     if _recurrent_class(other) != _recurrent_class(first) or other.args[:2] != (hidden_size, hidden_size):
         return False
-    # Not `bias`, which Lua's layers have no option for, and not `dropout`, which does nothing in a single level.
-    # `remember`, an option of Lua's, says when a state is kept.
-    if any(_options(first)[name] != _options(other)[name] for name in ("batch_first", "nonlinearity", "remember")):
+    options = _options(first)
+    other_options = _options(other)
+    # Not `dropout`, which does nothing in a single level. `remember`, an option of Lua's, says when a state is kept.
+    if any(options[name] != other_options[name] for name in ("batch_first", "nonlinearity", "remember")):
         return False
     # With one of these a layer has more tensors than one level. They are given only if they are not 1, false or 0.
     for layer in (first, other):
@@ -707,7 +747,9 @@ _DEFAULTS: dict[str, Any] = {
     "bidirectional": False,
     "remember": "neither",
 }
-"""PyTorch's defaults of what a layer over sequences may have as keyword argument, and Lua's of `remember`."""
+"""PyTorch's defaults of what a layer over sequences may have as keyword argument, and Lua's of `remember`. No `bias`:
+Lua's layers have no option for it.
+"""
 
 
 def _options(spec: ModuleSpec) -> dict[str, Any]:
@@ -805,17 +847,13 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
     It is `None` if no layer is recurrent, or they are of several kinds.
     """
     specs = [*specs_in(root)]
-    layers: list[ModuleSpec] = []
-    kinds: set[str] = set()
-    for spec in specs:
-        recurrent = traits_of(spec.target).recurrent
-        if recurrent is not None and len(spec.args) > 1:
-            layers.append(spec)
-            kinds.add(recurrent.kind)
+    # The first two arguments of each are the numbers of features that it takes and returns.
+    layers = [spec for spec in specs if traits_of(spec.target).recurrent is not None and len(spec.args) > 1]
+    kinds = {_recurrent(spec).kind for spec in layers}
     if len(kinds) != 1:
         return None
-    # The input goes to the first recurrent layer, or to a linear layer or table of tokens before it. The first argument
-    # of each is the number of features, or of tokens, that it takes.
+    # The input goes to the first recurrent layer, or to a linear layer or table of tokens before it, whose first
+    # argument is the number of features, or of tokens, that it takes.
     first = next(spec for spec in specs if spec is layers[0] or traits_of(spec.target).features is not None)
     linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
     # A graph of cells is one step, the graph that `take_state` makes is over sequences.
@@ -833,7 +871,7 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
 
 def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
     """Yield the place of each state among the inputs of a graph that is one step, that of the new state among its
-    outputs, and the number of features; see `Recurrence`.
+    outputs, both 0-based, and the number of features; see `Recurrence`. States of other places are left out.
     """
     graph = root.graph
     assert graph is not None
@@ -841,8 +879,9 @@ def _states_of_step(root: ModuleSpec) -> Iterator[tuple[int, int, int]]:
         if node.module is None:
             continue
         spec = root.children[node.module]
-        facts = traits_of(spec.target)
-        if not facts.by_step or facts.recurrent is None:
+        traits = traits_of(spec.target)
+        is_cell = traits.by_step and traits.recurrent is not None
+        if not is_cell:
             continue
         _, *states = node.takes  # the first is the input
         for index, (source, path) in enumerate(states):

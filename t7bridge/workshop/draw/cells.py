@@ -27,13 +27,24 @@ def with_cells(model: DrawnModel) -> list[Block]:
         cells_and_nodes = cells_in(root, model.state)
     except T7BridgeError:  # the model has layers without a plan
         return blocks
-    cells: dict[int, list[tuple[str, ModuleSpec, set[int]]]] = {}
-    """Identity of a graph → kind, PyTorch module and numbers of nodes of each cell in it."""
+    cells: dict[int, list[_Cell]] = {}  # by the identity of their graph
     for cell, nodes in cells_and_nodes:
         if len(nodes) > 1:  # a block of one layer would only repeat it
             cells.setdefault(id(cell.graph), []).append((cell.kind.name, cell.module, nodes))
-    if not cells:
-        return blocks
+    return _copied_with_cells(blocks, cells) if cells else blocks
+
+
+_Cell = tuple[str, ModuleSpec, set[int]]
+"""The kind of a cell, its PyTorch module, and the numbers of its nodes in their graph, from 1."""
+
+
+def _copied_with_cells(blocks: list[Block], cells: dict[int, list[_Cell]]) -> list[Block]:
+    """Return a copy of all blocks of a model, in which each cell is one block.
+
+    Args:
+        blocks: each before those inside it.
+        cells: those of each graph, by the identity of its `ModuleSpec`.
+    """
     copies: dict[int, Block] = {}
     for block in reversed(blocks):  # inner blocks first
         inside = [copies[id(inner)] for inner in block.inside]
@@ -42,7 +53,6 @@ def with_cells(model: DrawnModel) -> list[Block]:
         )
         if block.spec is not None and block.inside:
             for kind, spec, nodes in cells.get(id(block.spec), ()):
-                # Nodes are counted from 1.
                 _enclose(copy, kind, spec, {id(inside[number - 1]) for number in nodes})
         copies[id(block)] = copy
     return list(copies[id(blocks[0])].walk())

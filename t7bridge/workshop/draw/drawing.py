@@ -26,7 +26,7 @@ from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
 from ...nn.blocks import Block, DrawnModel, Weight, drawn_model, group_of, models_in, structure_blocks
-from ...nn.mapping import OURS
+from ...nn.mapping import is_torch_or_ours
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
 from ...text import clean, counted, printable
@@ -249,7 +249,7 @@ def _node(
     *,
     statistics: bool,
 ) -> dict[str, Any]:
-    """Return a block as data; facts that it does not have are left out.
+    """Return a block as data.
 
     Args:
         block: the block.
@@ -257,6 +257,31 @@ def _node(
         keys: key of a module → the number of its block.
         folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
+    """
+    node: dict[str, Any] = {
+        "id": numbers[id(block)],
+        "kind": block.kind,
+        "title": printable(block.title),
+        "category": block.category,
+        **_facts(block, statistics),
+    }
+    if block.mark == "again":
+        node["same_as"] = keys.get(block.same, 0)
+    if block.inside:
+        inside = [numbers[id(inner)] for inner in block.inside]
+        node["children"] = inside
+        node["edges"] = [[inside[flow.start], inside[flow.end], printable(flow.label)] for flow in block.arrows]
+    if folds:
+        node["repeats"] = [[run.start, run.period, run.count] for run in folds]
+    return node
+
+
+def _facts(block: Block, statistics: bool) -> dict[str, Any]:
+    """Return the facts about a block that it has, as data.
+
+    Args:
+        block: the block.
+        statistics: as for `_node`.
     """
     facts = {
         "name": printable(block.name),
@@ -273,22 +298,7 @@ def _node(
         "parameters": block.parameters,
         "weights": [_weight(weight, statistics) for weight in block.weights],
     }
-    node: dict[str, Any] = {
-        "id": numbers[id(block)],
-        "kind": block.kind,
-        "title": printable(block.title),
-        "category": block.category,
-        **{name: fact for name, fact in facts.items() if fact},
-    }
-    if block.mark == "again":
-        node["same_as"] = keys.get(block.same, 0)
-    if block.inside:
-        inside = [numbers[id(inner)] for inner in block.inside]
-        node["children"] = inside
-        node["edges"] = [[inside[flow.start], inside[flow.end], printable(flow.label)] for flow in block.arrows]
-    if folds:
-        node["repeats"] = [[run.start, run.period, run.count] for run in folds]
-    return node
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
@@ -317,7 +327,7 @@ def _names(block: Block) -> list[str]:
     """Return the names of the positional arguments of a class of torch.nn or of ours; empty for other classes."""
     # `block.arguments` has numbers for names of positional ones.
     count = sum(name.isdigit() for name in block.arguments)
-    if not count or not block.target.startswith(("torch.nn.", OURS)):
+    if not count or not is_torch_or_ours(block.target):
         return []
     signature, base = constructor(block.target)
     if signature is None:  # the constructor is that of the base, a class of torch.nn
@@ -413,7 +423,7 @@ def draw(request: Draw) -> Drawing:
         check_picture(request.target)
     with collector_paused():
         if isinstance(request.source, (str, os.PathLike)):
-            # Open as long as the drawing may read weights.
+            # Not closed here: the drawing may read weights.
             document = formats.open(request.source, limits=request.limits)
             document.warn()
             drawing = _drawn_file(document, request)
@@ -477,12 +487,17 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         )
     blocks = group_of(models, printable(name))  # the first one has the models in it; the others are theirs
     _prefix_keys(models)
-    pictures = [with_cells(model) for model in models]
     group, *_ = blocks
+    return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=_pictured_group(group, models))
+
+
+def _pictured_group(group: Block, models: list[DrawnModel]) -> list[Block]:
+    """Return the blocks of a picture of several models: a copy of their group, and theirs, with cells as one block."""
+    pictures = [with_cells(model) for model in models]
     pictured = [evolve(group, inside=[picture[0] for picture in pictures])]
     for picture in pictures:
         pictured += picture
-    return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=pictured)
+    return pictured
 
 
 def _prefix_keys(models: list[DrawnModel]) -> None:

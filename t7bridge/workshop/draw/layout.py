@@ -291,7 +291,7 @@ class _Group:
     Attributes:
         members: numbers of the boxes, the uppermost first.
         lines: the arrows.
-        above: the number of the box of another group from which an arrow leads to the first; `_NONE` without one.
+        arrow_from: the number of the box of another group from which an arrow leads to the first; `_NONE` without one.
         label: of that arrow.
         stays: whether it stays in the column of the group above, as a normalization does below its convolution.
         width: of its content.
@@ -301,7 +301,7 @@ class _Group:
 
     members: list[int]
     lines: list[Line] = field(factory=list)
-    above: int = _NONE
+    arrow_from: int = _NONE
     label: str = ""
     stays: bool = False
     width: float = 0.0
@@ -422,21 +422,21 @@ def _place_groups(box: Box, groups: list[_Group]) -> None:
 
     Args:
         box: whose boxes, each placed in its group, are moved to their places, and which gets its arrows and its size.
-        groups: in order; those after an arrow get the text of it.
+        groups: in order; the label of an arrow to one gets the shape of what the arrow carries.
     """
-    for group in groups:
-        if group.above != _NONE:
-            group.label = _label_with_shape(group.label, box.inside[group.above])
-    corners = [group.measure(box) for group in groups]
+    for group in groups:  # first: `measure` reserves room for labels
+        if group.arrow_from != _NONE:
+            group.label = _label_with_shape(group.label, box.inside[group.arrow_from])
+    upper_left_corners = [group.measure(box) for group in groups]
     columns = _columns(groups)
-    for group, (left, top), (x, y) in zip(groups, corners, columns.places):
+    for group, (left, top), (x, y) in zip(groups, upper_left_corners, columns.places):
         for number in group.members:
             box.inside[number].move(x - left, y - top)
         for line in group.lines:
             line.move(x - left, y - top)
         box.lines += group.lines
     for number, group in enumerate(groups):
-        if group.above != _NONE:
+        if group.arrow_from != _NONE:
             column = columns.starts.get(number)  # `None` for a group that is not the first of a column
             box.lines.append(_arrow_between(box, group, column))
     box.columns = [x - _GAP / 2 for x in columns.starts.values() if x]  # all but the first, which begins at 0
@@ -453,7 +453,7 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
     """
     first_member = group.members[0]
     first = box.inside[first_member]
-    start_x, start_y = box.inside[group.above].foot
+    start_x, start_y = box.inside[group.arrow_from].foot
     start = start_x, start_y
     end_x = first.middle
     end_y = first.y
@@ -465,12 +465,12 @@ def _arrow_between(box: Box, group: _Group, column: float | None) -> Line:
         side = column - _GAP
         high = end_y - _GAP / 3
         points = [start, (start_x, low), (side, low), (side, high), (end_x, high), end]
-        return Line(group.above, first_member, points, group.label, above_end)
-    if abs(start_x - end_x) > 1:
+        return Line(group.arrow_from, first_member, points, group.label, above_end)
+    if abs(start_x - end_x) > 1:  # a bend of a pixel would not be seen as one
         points = [start, (start_x, middle), (end_x, middle), end]
-        return Line(group.above, first_member, points, group.label, above_end)
+        return Line(group.arrow_from, first_member, points, group.label, above_end)
     # A straight arrow has its label beside its middle: 4 pixels below it is the base line of the letters.
-    return Line(group.above, first_member, [start, end], group.label, (end_x + _BESIDE_ARROW, middle + 4))
+    return Line(group.arrow_from, first_member, [start, end], group.label, (end_x + _BESIDE_ARROW, middle + 4))
 
 
 def _label_with_shape(label: str, source: Box) -> str:
@@ -487,7 +487,7 @@ def _lay_out_chain(box: Box) -> None:
         is_following = not is_first and inner.block.category in _FOLLOWING and not inner.inside
         stays = is_following and together < _MOST_TOGETHER
         together = together + 1 if stays else 1
-        groups.append(_Group([number], above=_NONE if is_first else number - 1, stays=stays))
+        groups.append(_Group([number], arrow_from=_NONE if is_first else number - 1, stays=stays))
     _place_groups(box, groups)
 
 
@@ -600,7 +600,7 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
         flows = list(chain.from_iterable(leaving[cut:next_cut]))
         is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
         if is_single_arrow:
-            groups.append(_Group(nodes, above=node_of_cut, label=flows[0].label))
+            groups.append(_Group(nodes, arrow_from=node_of_cut, label=flows[0].label))
             # Centred at 0, as the nodes of a group are placed relative to each other.
             next_node = box.inside[nodes[0]]
             next_node.x = -next_node.width / 2
@@ -621,27 +621,32 @@ def _height_that_fills_screen(box: Box, levels: list[list[int]]) -> float:
 
 
 def _shortened(box: Box, flows: list[Flow]) -> list[Flow]:
-    """Return the flows; a distant end is named next to the node, instead of an arrow across the whole picture."""
+    """Return the flows of a graph, with a copy of a distant input or output in place of a very long arrow.
+
+    Args:
+        box: of the graph, which gets the boxes of the copies.
+        flows: between its nodes.
+    """
     ranks = ranks_of(len(box.inside), flows)
-    degree = Counter(number for flow in flows for number in (flow.start, flow.end))
+    arrow_counts = Counter(number for flow in flows for number in (flow.start, flow.end))
     shortened: list[Flow] = []
     for flow in flows:
-        starts_at_end = box.inside[flow.start].block.kind == "end"
-        stops_at_end = box.inside[flow.end].block.kind == "end"
-        end = flow.start if starts_at_end else flow.end
+        is_from_input = box.inside[flow.start].block.kind == "end"
+        is_to_output = box.inside[flow.end].block.kind == "end"
+        original = flow.start if is_from_input else flow.end
         is_long = ranks[flow.end] - ranks[flow.start] > _LONGEST
-        # The last arrow of an end stays.
-        if not is_long or starts_at_end == stops_at_end or degree[end] < 2:
+        # The last arrow of an input or output stays.
+        if not is_long or is_from_input == is_to_output or arrow_counts[original] < 2:
             shortened.append(flow)
             continue
-        degree[end] -= 1
-        # The copy has the first line of the end, and what the arrow carried.
+        arrow_counts[original] -= 1
+        # The copy has the first line of the original, and what the arrow carried.
         without_shape = ()
         carried = carried_text(flow.label, without_shape)
-        lines = [f"{line} {carried}".strip() for line in box.inside[end].block.lines[:1]]
-        number = len(box.inside)
+        lines = [f"{line} {carried}".strip() for line in box.inside[original].block.lines[:1]]
+        copy = len(box.inside)
         box.inside.append(_box(Block(name="", title="", kind="end", lines=lines), inside=[]))
-        shortened.append(Flow(number, flow.end) if end == flow.start else Flow(flow.start, number))
+        shortened.append(Flow(copy, flow.end) if is_from_input else Flow(flow.start, copy))
     return shortened
 
 
@@ -663,7 +668,7 @@ def _attach(
     if above.y > height_of_column:
         number = len(box.inside)
         box.inside.append(_box(Block(above.block.name, above.block.title, mark="again"), inside=[]))
-        groups.append(_Group([number], above=top))
+        groups.append(_Group([number], arrow_from=top))
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
         top = number
         above = box.inside[number]
@@ -789,15 +794,16 @@ def _line_of(arrow: _Arrow, nodes: list[Box], levels: list[int], middles: list[f
         points += [(middles[bend], upper), (middles[bend], lower)]
     points.append((arrow.entering, nodes[arrow.end].y))
     line = Line(arrow.flow.start, arrow.flow.end, _without_straight(points))
+    # A place of a label is the left end of the base line of its letters.
     bend = arrow.bend_of_label
     if bend != _NONE:
         line.label = arrow.label
         upper, lower = extents[levels[bend]]
-        # Half of the letters' height below the middle, as it is the base line.
+        # Beside the middle of the bend's line: half of the letters' height, SMALL - 2, is above.
         line.at = (middles[bend] + _BESIDE_ARROW, (upper + lower + SMALL) / 2 - 1)
     elif arrow.row != _NONE:
         line.label = arrow.label
-        # Beside the arrow, a pixel above the next row.
+        # In its row below the layer, a pixel above the next row.
         line.at = (arrow.left, bottom + (arrow.row + 1) * _ROW - 1)
     return line
 
@@ -885,15 +891,16 @@ def _rows(
         layers: the layer that each arrow leaves.
     """
     # A first try, as if all arrows went straight down, says how many rows there are. From that follows how far down the
-    # middle of each row is, and where a slanting arrow is there.
-    rows, lefts = _rows_beside(labels, leave, leave, layers, {})
+    # middle of each row is, and where a slanting arrow is there. Straight arrows need no heights.
+    rows, lefts = _rows_beside(labels, leave, enter=leave, layers=layers, counts={})
     counts: dict[int, int] = {}
     for layer, row in zip(layers, rows):
         counts[layer] = max(counts.get(layer, 0), row + 1)
     better_rows, better_lefts = _rows_beside(labels, leave, enter, layers, counts)
     for layer, count in counts.items():
         labelled = [number for number, other in enumerate(layers) if other == layer and labels[number]]
-        # Where arrows run together there may be less room than where they leave; one row may become two.
+        # The second try counts where it needs no more rows, or two instead of one: where arrows run together there may
+        # be less room than where they leave.
         if all(0 <= better_rows[number] < max(count, 2) for number in labelled):
             for number in labelled:
                 rows[number] = better_rows[number]
@@ -951,29 +958,24 @@ def _across(
     Returns:
         The centre of each, from the left edge of all.
     """
-    count = len(widths)
-    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * (count - len(nodes))
+    bend_count = len(widths) - len(nodes)
+    weights = [1.0] * len(nodes) + [_BEND_WEIGHT] * bend_count
     above: list[list[int]] = [[] for _ in widths]
     below: list[list[int]] = [[] for _ in widths]
     for start, end in links:
         below[start].append(end)
         above[end].append(start)
-    middles = [0.0] * count
+    middles = [0.0] * len(widths)
     # To begin with, the nodes of each layer are side by side in the middle.
     for layer in layers:
         _spread(layer, [0.0] * len(layer), [1.0] * len(layer), widths, middles)
     for sweep in range(_SWEEPS):
         # Down by the neighbours above, and then up by those below, as positions depend on both.
         is_down = sweep % 2 == 0
-        neighbours = above if is_down else below
         # The last two sweeps move nodes in a fixed order.
         is_sorting = sweep < _SWEEPS - 2 and not keep_order
         for layer in layers if is_down else reversed(layers):
-            wanted = {node: _mean(neighbours[node], middles, middles[node]) for node in layer}
-            if is_sorting:
-                layer.sort(key=wanted.__getitem__)
-            weights_of_layer = [weights[node] for node in layer]
-            _spread(layer, [wanted[node] for node in layer], weights_of_layer, widths, middles)
+            _move_to_neighbours(layer, above if is_down else below, weights, widths, middles, is_sorting)
     left = min((middle - width / 2 for middle, width in zip(middles, widths)), default=0.0)
     for node, middle in zip(nodes, middles):
         node.x = middle - node.width / 2 - left
@@ -1023,6 +1025,31 @@ def _with_bends(levels: list[int], edges: list[tuple[int, int]]) -> tuple[list[t
     return links, bends
 
 
+def _move_to_neighbours(
+    layer: list[int],
+    neighbours: list[list[int]],
+    weights: list[float],
+    widths: list[float],
+    middles: list[float],
+    is_sorting: bool,
+) -> None:
+    """Move the nodes of a layer near to the middle of their neighbours in the next.
+
+    Args:
+        layer: the numbers of its nodes, which are put in order of these middles if `is_sorting`.
+        neighbours: those of each node of the graph.
+        weights: how much each node resists a displacement.
+        widths: of all nodes.
+        middles: the centres of all nodes, which are changed.
+        is_sorting: see `layer`.
+    """
+    wanted = {node: _mean(neighbours[node], middles, middles[node]) for node in layer}
+    if is_sorting:
+        layer.sort(key=wanted.__getitem__)
+    weights_of_layer = [weights[node] for node in layer]
+    _spread(layer, [wanted[node] for node in layer], weights_of_layer, widths, middles)
+
+
 def _mean(others: list[int], middle: list[float], default: float) -> float:
     """Return the mean position of some nodes; a default for none.
 
@@ -1051,11 +1078,23 @@ def _spread(
         if number:
             offset += (widths[layer[number - 1]] + widths[node]) / 2 + _GAP
         offsets.append(offset)
-    # Isotonic regression: neighbours whose desired positions are in the wrong order become a pool with their mean.
+    positions = _nondecreasing([target - offset for target, offset in zip(wanted, offsets)], weights)
+    for node, position, offset in zip(layer, positions, offsets):
+        middles[node] = position + offset
+
+
+def _nondecreasing(wanted: list[float], weights: list[float]) -> list[float]:
+    """Return the numbers in nondecreasing order that are nearest to others, by weighted squares: isotonic regression.
+
+    Args:
+        wanted: the other numbers.
+        weights: of each.
+    """
+    # Neighbours in the wrong order become a pool, each with their mean.
     pools: list[tuple[float, float, int]] = []
-    """The weighted sum of the desired positions of each, its weight, and the number of its nodes."""
-    for target, weight, offset in zip(wanted, weights, offsets):
-        total = (target - offset) * weight
+    """The weighted sum of the numbers in each, its weight, and how many they are."""
+    for target, weight in zip(wanted, weights):
+        total = target * weight
         mass = weight
         size = 1
         while pools and pools[-1][0] / pools[-1][1] >= total / mass:
@@ -1064,8 +1103,7 @@ def _spread(
             mass += pool_mass
             size += pool_size
         pools.append((total, mass, size))
-    number = 0
+    result: list[float] = []
     for total, mass, size in pools:
-        for _ in range(size):
-            middles[layer[number]] = total / mass + offsets[number]
-            number += 1
+        result += [total / mass] * size
+    return result

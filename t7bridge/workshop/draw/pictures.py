@@ -148,14 +148,20 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
         stripe = f'x="{box.x:.1f}" y="{box.y + 3:.1f}" width="4" height="{box.height - 6:.1f}" rx="2"'
         lines.append(frame.replace('class="b"', f'class="tint" fill="{fill}"'))
         lines.append(f'<rect {stripe} fill="{fill}"/>')
-    # Where it is in pages: these have a sign at the right of some texts, which make room for it.
+    return [*lines, *_texts_in(box), "</g>"]
+
+
+def _texts_in(box: Box) -> list[str]:
+    """Return the texts of a box as markup."""
+    block = box.block
+    # Where they are in pages: these have a sign at the right of some texts, which make room for it.
     middle = box.middle - SIGN / 2 if has_sign(block) else box.middle
+    lines: list[str] = []
     for number, text in enumerate(texts_of(block), 1):
         is_title = number == 1 and block.kind != "end"
         name = "t" if is_title else "s"  # classes of the style: title, small
         place = f'x="{middle:.1f}" y="{box.y + number * LINE + 1:.1f}"'
         lines.append(f'<text {place} class="{name}">{_escaped(text)}</text>')
-    lines.append("</g>")
     return lines
 
 
@@ -363,6 +369,21 @@ def _without_markup(text: str) -> str:
     return text
 
 
+def _views_when_open(block: Block, folds: dict[int, list[Fold]]) -> list[list[Block]]:
+    """Return the views of an open container with those in it closed: as it is, and with repeated blocks one by one.
+
+    Args:
+        block: the container.
+        folds: the runs in each container that are shown once, by id; a container without any has one view.
+    """
+    only_this = {id(block)}
+    views = [view_of(block, folds, only_this)]
+    if id(block) in folds:
+        no_folds: dict[int, list[Fold]] = {}
+        views.append(view_of(block, no_folds, only_this))
+    return views
+
+
 def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
     """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
 
@@ -387,20 +408,15 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
     model = blocks[0]
     lines_of_model = root.block.lines  # those about its input and output, too, which the view of a block does not have
     for number, block in enumerate(blocks):
-        if not block.inside:
-            continue
-        only_this = {id(block)}  # is open, and those in it are closed
-        views = [view_of(block, folds, only_this)]
-        if id(block) in folds:
-            no_folds: dict[int, list[Fold]] = {}
-            views.append(view_of(block, no_folds, only_this))
-        if block is model:
-            for view in views:
-                view[0].lines = lines_of_model
-        indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
+        if block.inside:
+            views = _views_when_open(block, folds)
+            if block is model:
+                for view in views:
+                    view[0].lines = lines_of_model
+            indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
     for box in _boxes_in(root):
         container = box.block.source
-        if box.inside and container is not None:
+        if box.inside and container is not None:  # it is open at first
             indexes = indexes_of[numbers[id(container)]]
             # Without repeated blocks, the first two contents are one. That which is seen first is the third.
             if len(indexes) == 1:

@@ -84,22 +84,15 @@ def export_onnx(
     values, arguments, wanted = _prepared(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
     shapes = _dynamic_shapes(arguments, dynamic)
-    other_arguments: tuple[Any, ...] = ()  # of other heights and widths; empty if these are not dynamic
-    if not _OF_IMAGES.keys().isdisjoint(dynamic):
-        # The program itself checks which sizes it is for; what becomes of it in ONNX does not.
-        with _quiet():
-            program = _exported(_to_program, exported_module, arguments, shapes)
-            other_arguments = _of_other_sizes(program, arguments, dynamic)
+    other_arguments = _of_other_images(exported_module, arguments, shapes, dynamic)
     names = [item.name for item in _flat(inputs)]
     to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
     with _quiet():
         onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
         _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ONLY_ERRORS
     try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = _session_of(onnxruntime, path)
         computed = _computed_by_onnx(session, names, values)
         computed_of_others = _computed_by_onnx(session, names, list(other_arguments)) if other_arguments else []
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
@@ -109,6 +102,35 @@ def export_onnx(
         difference = max(difference, _largest_difference(computed_of_others, _computed(module, other_arguments), path))
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
+
+
+def _of_other_images(
+    module: nn.Module, arguments: tuple[Any, ...], shapes: Any, dynamic: Sequence[str]
+) -> tuple[Any, ...]:
+    """Return arguments with other heights and widths that a module takes; empty if these are not dynamic.
+
+    Args:
+        module: the module.
+        arguments: its example arguments.
+        shapes: their dynamic dimensions, as torch.export takes them.
+        dynamic: the names of these.
+
+    Raises:
+        ModelError: it takes no other sizes.
+    """
+    if _OF_IMAGES.keys().isdisjoint(dynamic):
+        return ()
+    # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
+    with _quiet():
+        program = _exported(_to_program, module, arguments, shapes)
+        return _of_other_sizes(program, arguments, dynamic)
+
+
+def _session_of(onnxruntime: Any, path: str) -> Any:
+    """Return a session that runs an ONNX file on the CPU, and logs errors alone."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _ONLY_ERRORS
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def _rename_outputs(graph: Any, names_of_inputs: list[str]) -> None:
@@ -229,6 +251,20 @@ def _with_two_examples(example: Example) -> Example:
     return evolve(example, shape=shape, value=value)
 
 
+def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
+    """Refuse inputs that do not have the dimensions that are dynamic; arguments and errors of `_prepared`."""
+    if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
+        raise ModelError(
+            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
+        )
+    images = [name for name in dynamic if name in _OF_IMAGES]
+    if images and not any(len(item.shape) >= _IMAGE_DIMENSIONS for item in _flat(inputs)):
+        raise ModelError(
+            f"no input has a {' or '.join(images)}",
+            expected="an input of (batch, channels, height, width), or of more dimensions",
+        )
+
+
 def _prepared(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
 ) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
@@ -244,16 +280,7 @@ def _prepared(
     Raises:
         ModelError: the module does not accept the inputs, or these have no such dynamic dimension.
     """
-    if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
-        raise ModelError(
-            "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
-        )
-    images = [name for name in dynamic if name in _OF_IMAGES]
-    if images and not any(len(item.shape) >= _IMAGE_DIMENSIONS for item in _flat(inputs)):
-        raise ModelError(
-            f"no input has a {' or '.join(images)}",
-            expected="an input of (batch, channels, height, width), or of more dimensions",
-        )
+    _check_dimensions(inputs, dynamic)
     if "batch" in dynamic:
         inputs = each_input(_with_two_examples, inputs)
     problem: ModelError | None = None
@@ -405,19 +432,16 @@ def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor]
             found=str(shapes),
         )
     largest = 0.0
-    for mine, theirs in zip(computed, wanted):
-        if not mine.numel():  # nothing has no maximum
+    for one, other in zip(computed, wanted):
+        if not one.numel():  # nothing has no maximum
             continue
-        # NaN minus NaN, and infinity minus infinity, are equal values: their distance counts as 0, below.
-        distance = (mine.double() - theirs.double()).abs()
-        are_close = torch.isclose(mine.double(), theirs.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
+        # NaN minus NaN, and infinity minus infinity, are NaN here, but equal values: that counts as 0.
+        distance = float((one.double() - other.double()).abs().nan_to_num().max())
+        are_close = torch.isclose(one.double(), other.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
         if not are_close.all():
-            raise ModelError(
-                "the exported model computes something else",
-                file=path,
-                found=f"off by {distance.nan_to_num().max():.3g}",
-            )
-        largest = max(largest, float(distance.nan_to_num().max()))
+            message = "the exported model computes something else"
+            raise ModelError(message, file=path, found=f"off by {distance:.3g}")
+        largest = max(largest, distance)
     return largest
 
 
@@ -517,6 +541,43 @@ _INT64 = 7
 """ONNX's number of the type, in `onnx.TensorProto`."""
 
 
+def _whole_numbers(op: Any, *values: int) -> Any:
+    """Return an ONNX node of constant whole numbers."""
+    return op.Constant(value_ints=list(values))
+
+
+def _largest_of_windows(op: Any, image: Any, output_size: Sequence[int]) -> Any:
+    """Return the ONNX node of the maximum of each window of an image.
+
+    Args:
+        op: onnxscript's operators.
+        image: the node of the image, whose last two dimensions, height and width, are numbers.
+        output_size: the number of windows in each of these.
+    """
+
+    def windows(size: int, count: int) -> list[tuple[int, int]]:
+        """Return the first element of each window of a dimension, and the one behind its last."""
+        # As PyTorch, from floor(i·size/n) to ceil((i+1)·size/n); -(-a // b) rounds up.
+        return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
+
+    def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+        """Return a node of the maximum of a window, which keeps its two dimensions with an extent of 1."""
+        first_row, end_row = rows
+        first_column, end_column = columns
+        starts = _whole_numbers(op, first_row, first_column)
+        ends = _whole_numbers(op, end_row, end_column)
+        window = op.Slice(image, starts, ends, _whole_numbers(op, -2, -1))
+        return op.ReduceMax(window, _whole_numbers(op, -2, -1), keepdims=1)
+
+    height, width = image.shape[-2:]
+    rows_of_windows, windows_of_row = output_size
+    rows_of_output = []
+    for rows in windows(height, rows_of_windows):
+        maxima = [largest(rows, columns) for columns in windows(width, windows_of_row)]
+        rows_of_output.append(op.Concat(*maxima, axis=-1))
+    return op.Concat(*rows_of_output, axis=-2)
+
+
 def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
     """Return the ONNX nodes of operations, for `torch.onnx.export`'s `custom_translation_table`.
 
@@ -526,39 +587,17 @@ def _translations(op: Any) -> dict[Any, Callable[..., Any]]:
     Source: https://onnx.ai/onnx/operators; https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
 
-    def ints(*values: int) -> Any:
-        """Return a node of constant whole numbers."""
-        return op.Constant(value_ints=list(values))
-
     def masked_select(self: Any, mask: Any) -> Any:
         """Keep the elements of a mask, in order: (count of them)."""
         # Both have the shape of the two broadcast, and then one dimension.
-        values = op.Reshape(op.Expand(self, op.Shape(mask)), ints(-1))
-        conditions = op.Reshape(op.Expand(mask, op.Shape(self)), ints(-1))
+        values = op.Reshape(op.Expand(self, op.Shape(mask)), _whole_numbers(op, -1))
+        conditions = op.Reshape(op.Expand(mask, op.Shape(self)), _whole_numbers(op, -1))
         return op.Compress(values, conditions)
 
     def adaptive_max_pool2d(self: Any, output_size: Any) -> Any:
-        """Return the maximum of each window; window i of n from floor(i·size/n) to ceil((i+1)·size/n)."""
-
-        def windows(size: int, count: int) -> list[tuple[int, int]]:
-            """Return the first element of each window of a dimension, and the one behind its last."""
-            # -(-a // b) is the next whole number.
-            return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
-
-        def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-            """Return a node of the maximum of a window, which keeps its two dimensions with an extent of 1."""
-            first_row, end_row = rows
-            first_column, end_column = columns
-            window = op.Slice(self, ints(first_row, first_column), ints(end_row, end_column), ints(-2, -1))
-            return op.ReduceMax(window, ints(-2, -1), keepdims=1)
-
-        windows_of_rows = windows(self.shape[-2], output_size[0])
-        windows_of_columns = windows(self.shape[-1], output_size[1])
-        rows_of_output = []
-        for rows in windows_of_rows:
-            rows_of_output.append(op.Concat(*(largest(rows, columns) for columns in windows_of_columns), axis=-1))
-        output = op.Concat(*rows_of_output, axis=-2)
-        return output, op.Cast(output, to=_INT64)  # the indices, the second output, are unused
+        """Return the maximum of each window, and the second output, its indices, which nothing uses."""
+        output = _largest_of_windows(op, self, output_size)
+        return output, op.Cast(output, to=_INT64)
 
     aten = torch.ops.aten
     return {

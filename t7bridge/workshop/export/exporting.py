@@ -126,14 +126,7 @@ def export(request: Export) -> ExportReport:
         TargetExistsError: the file exists and `force` is not set.
     """
     if not request.input:
-        # A file without a module, or with several, is the first thing to say.
-        one_module(request.source, request.at, request.limits)
-        shape_in_file = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
-        raise ModelError(
-            "no input is given",
-            expected="the shape of the input: --input 1x3x224x224 (input=…)",
-            hint=f"The file has {shape_in_file.replace('×', 'x')}." if shape_in_file else "",
-        )
+        raise _no_input(request)
     target = local_target(request.target)
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in SUFFIXES:
@@ -158,6 +151,21 @@ def export(request: Export) -> ExportReport:
         **asdict(result),
         target_bytes=sum(sizes.values()),
         files=list(sizes),
+    )
+
+
+def _no_input(request: Export) -> ModelError:
+    """Return the error that no input is given, with the shape that the file records, if it does.
+
+    Raises:
+        ModelError: the file holds no module, or several, which is the first thing to say.
+    """
+    one_module(request.source, request.at, request.limits)
+    shape_in_file = inspect(request.source, at=request.at, limits=request.limits).header.get("input", "")
+    return ModelError(
+        "no input is given",
+        expected="the shape of the input: --input 1x3x224x224 (input=…)",
+        hint=f"The file has {shape_in_file.replace('×', 'x')}." if shape_in_file else "",
     )
 
 

@@ -16,7 +16,7 @@ from inspect import signature as arguments_of
 from math import prod
 from typing import Any
 
-from attrs import asdict, field
+from attrs import asdict, evolve, field
 
 from ... import torchmodules
 from ...data import define
@@ -55,6 +55,7 @@ def signature(tensors: Mapping[str, Any], derived: Iterable[str] = ()) -> Signat
     """
     layers: Signature = Counter()
     for part in parts_of(tensors, derived):
+        # Sets: a part may have one shape several times, as a normalization has that of its weight for all it has.
         shapes = {shape for name, shape in part.shapes.items() if name not in part.optional}
         # A kernel counts as its matrix, since a linear layer on patches is a convolution.
         texts = {f"{shape[0]}x{prod(shape[1:])}" for shape in shapes if len(shape) > 1}
@@ -70,7 +71,7 @@ def _in_words(layers: Signature) -> str:
 
 
 def other_classes(source: Signature, target: Signature) -> int | None:
-    """Return the source's number of classes if both sides differ in nothing else; `None` otherwise.
+    """Return the source's number of classes if both sides differ in that, and in nothing else; `None` otherwise.
 
     Args:
         source: the signature of the source: a text for each layer, `1000x2048` for one that maps 2048 features to 1000
@@ -84,7 +85,8 @@ def other_classes(source: Signature, target: Signature) -> int | None:
     target_rows = {rows for rows, *_ in only_target}
     if len(source_rows) != 1 or len(target_rows) != 1:
         return None
-    # The layers that classify differ in their number of rows alone.
+    # The layers that classify differ in their number of rows alone. Texts of vectors have no columns, and those of
+    # several matrices more than one number.
     source_columns = sorted(columns for _, *columns in only_source)
     target_columns = sorted(columns for _, *columns in only_target)
     if source_columns != target_columns or any(len(columns) != 1 for columns in source_columns):
@@ -151,7 +153,8 @@ class Library:
     Attributes:
         home: the package, or a file.
         release: its version; empty for a file, or a package that was not installed.
-        models: the variants of each factory, by its text; none if it cannot be called.
+        models: the variants of each factory, by its text, in the order of `_VARIANTS`; only the first if it has no such
+            arguments, none if it cannot be called.
     """
 
     home: str
@@ -159,9 +162,7 @@ class Library:
     models: dict[str, list[Variant]] = field(factory=dict)
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the models that have all the layers wanted, the plainest names first, and the others by nearness.
-
-        The plainest name is the shortest, and the nearest model the one with the largest share of equal layers.
+        """Return the models with the layers wanted and no others, the plainest first, and the rest, the nearest first.
 
         The number of classes is free: a model with another one is made with that of the layers wanted. Models without
         a layer in common are left out.
@@ -177,18 +178,19 @@ class Library:
                     same.append(candidate)
                 else:
                     others.append(candidate)
-
-        def plainness(candidate: Candidate) -> tuple[int, str]:
-            text = str(candidate.factory)
-            return len(text), text
-
-        same.sort(key=plainness)
-        others.sort(key=lambda candidate: (-candidate.share, *plainness(candidate)))
+        same.sort(key=_plainness)
+        others.sort(key=lambda candidate: (-candidate.share, *_plainness(candidate)))
         return same, others
 
 
+def _plainness(candidate: Candidate) -> tuple[int, str]:
+    """Return the key by which the shortest names come first."""
+    text = str(candidate.factory)
+    return len(text), text
+
+
 def _candidate_of(factory: Factory, variant: Variant, wanted: Signature) -> Candidate:
-    """Return a model as a candidate for a state dict; with its number of classes, if nothing else differs.
+    """Return a model as a candidate for a state dict; with the number of classes of that, if nothing else differs.
 
     Args:
         factory: makes the model.
@@ -205,7 +207,7 @@ def _candidate_of(factory: Factory, variant: Variant, wanted: Signature) -> Cand
 
 
 def library(home: str) -> Library:
-    """Return the models of a package or file, from the cache if its release is there.
+    """Return the models of a package or file; those that the cache does not have of its release are computed, and kept.
 
     Raises:
         ImportError: the package is not installed.
@@ -215,6 +217,7 @@ def library(home: str) -> Library:
     if not factories:
         raise ModelError(f"{home} has no class or function that makes a PyTorch module without arguments")
     release = _release(home)
+    # Without a release nothing tells whether what was kept is still right.
     path = os.path.join(cache_folder(), f"{home}-{release}.json") if release else ""
     cached = _read(path).models if path else {}
     names = [str(factory) for factory in factories]
@@ -223,14 +226,14 @@ def library(home: str) -> Library:
     if missing:
         try:
             _compute(missing, models.models)
-        finally:  # an interrupted run is continued
+        finally:  # of an interrupted run, what is computed is kept: the next one continues
             if path:
                 _write(path, models)
     return models
 
 
 def with_classes(factory: Factory, classes: int) -> Factory | None:
-    """Return a factory with another number of classes; `None` if it has none to choose."""
+    """Return a factory with another number of classes; `None` if no module can be made with that."""
     other = factory.calling(num_classes=classes)
     try:
         torchmodules.skeleton(other)
@@ -257,14 +260,13 @@ def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
         newest.setdefault(models.home, models)
     names = []
     for models in newest.values():
-        # A model with the same layers, or with another number of classes, has as many.
-        models.models = {
-            name: variants
-            for name, variants in models.models.items()
-            if any(variant.layers.total() == count for variant in variants)
-        }
+        # A model with the same layers, or with another number of classes, has as many. The others need not be compared.
+        likely = {}
+        for name, variants in models.models.items():
+            if any(variant.layers.total() == count for variant in variants):
+                likely[name] = variants
         with suppress(ModelError):  # a text in the file is not the name of a factory
-            same, _ = models.candidates(wanted)
+            same, _ = evolve(models, models=likely).candidates(wanted)
             if same:
                 names.append(str(same[0].factory))
     return sorted(names, key=len)
@@ -283,7 +285,7 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
 
     Args:
         factories: those to call, without memory for weights.
-        models: the variants of each, by its text, in the order of `_VARIANTS`; they are added.
+        models: receives the variants of each, by its text, in the order of `_VARIANTS`.
     """
     # The names of factories that are classes, as Python has them.
     names_of_classes: dict[str, str] = {}
@@ -307,7 +309,10 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
 
 
 def _modules_of(factory: Factory) -> Iterator[Any]:
-    """Yield the modules that a factory makes with the arguments of `_VARIANTS`; none if it needs others, or data."""
+    """Yield the modules that a factory makes with the arguments of `_VARIANTS`; none if it needs others, or data.
+
+    The first one is made without arguments: if it shows that the factory takes none of the others', it is the only one.
+    """
     for arguments in _VARIANTS:
         try:
             module = torchmodules.skeleton(factory.calling(**arguments))
@@ -315,7 +320,7 @@ def _modules_of(factory: Factory) -> Iterator[Any]:
             return
         yield module
         if not _arguments_taken(factory, module).intersection(_VARIANTS[-1]):
-            return  # it has no such argument
+            return
 
 
 def _arguments_taken(factory: Factory, module: Any) -> set[str]:
@@ -338,21 +343,21 @@ def _variant_of(module: Any, arguments_taken: set[str]) -> Variant:
 
 
 def _read(path: str) -> Library:
-    """Return what a file of the cache holds; nothing if it is missing, damaged or another program's."""
+    """Return what a file of the cache holds; an empty library if it is missing, damaged or another program's."""
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(_MAX_BYTES))
         models = {}
-        # All numbers in the file, whose types are checked.
-        counts: list[Any] = []
+        counts: list[Any] = []  # all numbers in the file
         for name, variants in value["models"].items():
             models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
             for variant in models[name]:
                 counts += (variant.classes or 0, *variant.layers.values())
-        texts = (value["home"], value["release"])
-        has_types = all(type(text) is str for text in texts) and all(type(count) is int for count in counts)
+        home = value["home"]
+        release = value["release"]
+        has_types = all(type(text) is str for text in (home, release)) and all(type(count) is int for count in counts)
         if value["format"] == _FORMAT and has_types:
-            return Library(*texts, models)
+            return Library(home, release, models)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return Library("")

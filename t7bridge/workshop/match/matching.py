@@ -35,7 +35,7 @@ from ...report import Report
 from ...text import counted, listed
 from .libraries import LIBRARIES, NEAR, Candidate, Library, library, signature
 from .pairing import pair_parts
-from .parts import BATCHES, Part, fits, name_of, names_between, parts_of, prefix_of, sibling
+from .parts import BATCHES, Part, keys_under, name_of, names_between, parts_of, prefix_of, shapes_agree, sibling
 from .places import graph_of
 from .result import Ambiguity, KnownModel, Match, Pair, WriteMatch
 from .sides import (
@@ -200,24 +200,14 @@ def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     asked: list[str] = []  # libraries, with their releases
     matches: list[tuple[Match, Candidate]] = []
     nearest: list[Candidate] = []  # models with other layers, for the message if nothing matches
-    for home in request.among or LIBRARIES:
-        # Libraries are asked until one has a complete match; packages that the user names are all asked.
-        has_complete_match = any(result.complete for result, _ in matches)
-        if has_complete_match and not request.among:
-            break
-        models = _library(home, request)
-        if models is None:
-            continue
-        asked.append(f"{home} {models.release}".strip())
+    for models in _libraries(request.among):
+        asked.append(f"{models.home} {models.release}".strip())
         same, others = models.candidates(layers)
         matches += _matches_of(same, others, source, lines, request)
         nearest += others[:_MOST_NEAR]
-    if not asked:
-        raise UnsupportedError(
-            "no library of models is installed",
-            expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
-            hint="pip install torchvision timm, or name a package or file: --among nets.py",
-        )
+        # Libraries are asked until one has a complete match; packages that the user names are all asked.
+        if not request.among and any(result.complete for result, _ in matches):
+            break
     best = _best_of(matches) if matches else _match_with_none(source, nearest)
     best.asked = asked
     return best
@@ -229,7 +219,7 @@ def _matches_of(
     """Yield the matches with models of a library: some have the same shapes, and matching keys tells which is meant.
 
     Args:
-        same: those with all the layers of the source, the plainest first.
+        same: those with the layers of the source and no others, the plainest first.
         others: those with other layers, the nearest first; they count only if all keys match nevertheless.
         source: the source.
         lines: the user's mapping.
@@ -247,34 +237,46 @@ def _matches_of(
 def _match_with_none(source: Side, nearest: list[Candidate]) -> Match:
     """Return a match without pairs, for a source whose layers no model has; it names the nearest of some models."""
     result = Match(unmatched_source=list(source.tensors), report=Report(source.name), source_side=source)
-    nearest.sort(key=lambda candidate: -candidate.share)
-    result.nearest = str(nearest[0]) if nearest else ""
+    if nearest:
+        result.nearest = str(max(nearest, key=lambda candidate: candidate.share))
     return result
 
 
-def _library(home: str, request: MatchKeys) -> Library | None:
-    """Return the models of a library; `None` for one that is not installed, and that the user has not named.
+def _libraries(named: Sequence[str]) -> Iterator[Library]:
+    """Yield the models of each package or file that the user has named, or else of each of `LIBRARIES` if installed.
+
+    Those of one are computed, which may take minutes, only when it is asked for.
 
     Args:
-        home: the package, or the path of a file.
-        request: that of the match; its `among` has what the user has named.
+        named: the packages, and the paths of files; empty if the user has named none.
 
     Raises:
-        ModelError: the user has named it, and it cannot be imported.
+        ModelError: one that the user has named cannot be imported.
+        UnsupportedError: no library is installed.
     """
-    try:
-        return library(home)
-    except (ImportError, OSError, SyntaxError) as error:
-        if request.among:
-            raise ModelError(f"{home} cannot be imported: {error}") from error
-        return None
+    is_any_installed = False
+    for home in named or LIBRARIES:
+        try:
+            models = library(home)
+        except (ImportError, OSError, SyntaxError) as error:
+            if named:
+                raise ModelError(f"{home} cannot be imported: {error}") from error
+            continue
+        is_any_installed = True
+        yield models
+    if not is_any_installed:
+        raise UnsupportedError(
+            "no library of models is installed",
+            expected=" or ".join(home.partition(".")[0] for home in LIBRARIES),
+            hint="pip install torchvision timm, or name a package or file: --among nets.py",
+        )
 
 
 def _best_of(matches: list[tuple[Match, Candidate]]) -> Match:
     """Return the match that leaves the fewest keys open, of equal ones the first. It lists all, the best first.
 
     Args:
-        matches: each with the model of the library.
+        matches: at least one, each with the model of the library.
     """
 
     def open_keys(match_and_candidate: tuple[Match, Candidate]) -> int:
@@ -331,7 +333,8 @@ class _Attempt:
 
 
 class _Matching:
-    """Pairs the keys of two sides: first those that the user maps, then the parts of the rest by the evidence.
+    """Pairs the keys of two sides: first those that the user maps, then the parts of the rest by the evidence. A part
+    is the tensors of one module. A pair is known by its key of the target; a key of the source may be in several.
 
     Args:
         source: the side that has the values.
@@ -353,8 +356,6 @@ class _Matching:
         """Those of the target."""
         self._ambiguous: list[Ambiguity] = []
         """Groups of keys of both sides that nothing tells apart."""
-        self._in_lists: set[str] = set()
-        """Keys of both sides that are ambiguous as the source has lists of tensors without names."""
         self._report = Report(source.name, target.name, source.format or "pt", "pt", "match", notes=list(source.notes))
 
     def run(self, lines: list[Line]) -> Match:
@@ -367,8 +368,9 @@ class _Matching:
             self._pair_siblings(line)
         self._pair_lists()
         # Keys that the user or lists have settled take no further part, on either side.
-        settled_sources = self._used_sources | self._sources_below_mapped | self._in_lists
-        settled_targets = self._pairs.keys() | self._targets_below_mapped | self._in_lists
+        ambiguous_sources, ambiguous_targets = self._ambiguous_keys()
+        settled_sources = self._used_sources | self._sources_below_mapped | ambiguous_sources
+        settled_targets = self._pairs.keys() | self._targets_below_mapped | ambiguous_targets
         self._pair_by_evidence(
             [key for key in self._source.tensors if key not in settled_sources],
             [key for key in self._target.tensors if key not in settled_targets],
@@ -382,11 +384,7 @@ class _Matching:
         return self._result()
 
     def _pair_lists(self) -> None:
-        """Pair lists of tensors with the parameters of the target, or with its statistics, in their order.
-
-        A list has no names: if it is as long, and all shapes fit one by one, it is paired where `order` asks for that,
-        and else ambiguous.
-        """
+        """Settle lists of tensors of the source whose shapes fit those of the target's parameters or statistics."""
         open_targets = [
             key for key in self._unpaired() if key not in self._targets_below_mapped and name_of(key) != BATCHES
         ]
@@ -394,24 +392,31 @@ class _Matching:
         parameters = [key for key in open_targets if key not in statistics]
         for sources in self._source.lists:
             if self._used_sources.intersection(sources) or self._sources_below_mapped.intersection(sources):
-                continue
+                continue  # the user has mapped some of it
             # A list may be of the parameters, as Lua's `parameters()` returns them, of the statistics, or of both.
             for targets in (parameters, statistics, open_targets):
-                if not self._fit_one_by_one(sources, targets):
-                    continue
-                if self._by_order:
-                    for source, target in zip(sources, targets):
-                        self._pair(source, target, "order")
-                else:
-                    reason = "a list of tensors has no names; all shapes fit in this order, which --order accepts"
-                    self._ambiguous.append(Ambiguity(tuple(sources), tuple(targets), reason))
-                    self._in_lists.update(sources, targets)
-                break
+                if self._fit_one_by_one(sources, targets):
+                    self._settle_list(sources, targets)
+                    break
+
+    def _settle_list(self, sources: list[str], targets: list[str]) -> None:
+        """Pair a list of tensors in its order if `by_order` asks for that; else it is ambiguous, as it has no names.
+
+        Args:
+            sources: its keys in the source.
+            targets: as many keys of the target.
+        """
+        if self._by_order:
+            for source, target in zip(sources, targets):
+                self._pair(source, target, "order")
+            return
+        reason = "a list of tensors has no names; all shapes fit in this order, which --order accepts"
+        self._ambiguous.append(Ambiguity(tuple(sources), tuple(targets), reason))
 
     def _fit_one_by_one(self, sources: list[str], targets: list[str]) -> bool:
         """Return whether as many tensors of the source have the shapes of those of the target, in this order.
 
-        It is false if a key of the target is paired already.
+        It is false if a key of the target is paired already, as by another list.
 
         Args:
             sources: keys of the source.
@@ -420,17 +425,17 @@ class _Matching:
         if len(sources) != len(targets) or any(key in self._pairs for key in targets):
             return False
         for source, target in zip(sources, targets):
-            if not fits(self._source.tensors[source].shape, self._target.tensors[target].shape):
+            if not shapes_agree(self._source.tensors[source].shape, self._target.tensors[target].shape):
                 return False
         return True
 
     def _result(self) -> Match:
         """Return the match, with notes of all that is not a plain pair."""
-        doubtful = {key for group in self._ambiguous for key in (*group.source, *group.target)}
+        ambiguous_sources, ambiguous_targets = self._ambiguous_keys()
         derived: list[str] = []
         unmatched: list[str] = []
         for key in self._source.tensors:
-            if key in self._used_sources or key in doubtful:
+            if key in self._used_sources or key in ambiguous_sources:
                 continue
             # Nothing is computed from the counts of batches, so that they need no counterpart, either.
             if name_of(key) == BATCHES or key in self._source.derived:
@@ -444,11 +449,17 @@ class _Matching:
             pairs=pairs,
             ambiguous=self._ambiguous,
             unmatched_source=unmatched,
-            unmatched_target=[key for key in self._unpaired() if key not in doubtful],
+            unmatched_target=[key for key in self._unpaired() if key not in ambiguous_targets],
             report=self._report,
             source_side=self._source,
             target_side=self._target,
         )
+
+    def _ambiguous_keys(self) -> tuple[set[str], set[str]]:
+        """Return the keys of source and target that are listed as ambiguous so far."""
+        sources = {key for group in self._ambiguous for key in group.source}
+        targets = {key for group in self._ambiguous for key in group.target}
+        return sources, targets
 
     def _note_result(self, pairs: list[Pair], derived: list[str]) -> None:
         """Note what is no plain pair: pairs by order alone or of other shapes, and what is left out.
@@ -518,10 +529,7 @@ class _Matching:
         Raises:
             ModelError: a mapped pair has gates whose order is not known.
         """
-        stated: dict[str, str] = {}  # by the keys of the target
-        for line in lines:
-            if line.gates:
-                stated.update(dict.fromkeys(_under(line.target, self._target.tensors), line.gates))
+        stated = self._stated_orders(lines)
         reordered: dict[Gates, list[str]] = {}  # for the notes: the same change → the keys that have it
         for key, pair in list(self._pairs.items()):
             if pair.source is None:
@@ -529,6 +537,7 @@ class _Matching:
             count, into_pytorch = self._gates_of(pair.source, key)
             if count == 0:
                 continue
+            # The side whose order is not PyTorch's.
             side = self._source if into_pytorch else self._target
             other_key = pair.source if into_pytorch else key
             letters = stated.get(key) or side.gates.get(prefix_of(other_key))
@@ -542,21 +551,29 @@ class _Matching:
         for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
 
-    def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
-        """Return the number of gates of a pair of which one side is PyTorch's, and whether that is the target.
+    def _stated_orders(self, lines: list[Line]) -> dict[str, str]:
+        """Return the orders of gates that the user's mapping states, by the keys of the target."""
+        stated: dict[str, str] = {}
+        for line in lines:
+            if line.gates:
+                stated.update(dict.fromkeys(keys_under(line.target, self._target.tensors), line.gates))
+        return stated
 
-        The order of the gates on the other side has to be known. The number is 0 if no order has to be.
+    def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
+        """Return the number of gates of a pair of which one side alone is PyTorch's, and whether that is the target.
+
+        Then the order of the gates on the other side has to be known. Of any other pair the number is 0.
 
         Args:
             source: the key of the source.
             target: the key of the target.
         """
-        # Of a key that is not of a recurrent module of PyTorch it is 1; 0 of one with fewer rows than features.
         source_count = gate_count(source, self._source.tensors)
         target_count = gate_count(target, self._target.tensors)
+        if source_count == target_count:  # both are in PyTorch's order, or neither has gates
+            return 0, False
         count = max(source_count, target_count)
-        # Both are in PyTorch's order, or neither has gates.
-        if source_count == target_count or count == 1:
+        if count == 1:  # neither side's key is one of a recurrent module of PyTorch
             return 0, False
         return count, target_count == count
 
@@ -565,7 +582,7 @@ class _Matching:
 
         Args:
             pair: the pair.
-            source: its key in the source.
+            source: its key in the source, which it has.
             other_key: its key on the side whose order is not PyTorch's.
             count: the number of gates.
 
@@ -598,15 +615,17 @@ class _Matching:
         """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
+        settled = self._pairs.get(line.target)  # of a key, and not of a module
+        if settled is not None and (settled.source is not None or line.source != NOTHING):
+            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         if line.source == NOTHING:
             for key in targets:
-                self._settle_without_source(key, "kept")
+                if key not in self._pairs:  # lines of keys, which come first, go before those of modules
+                    self._settle_without_source(key, "kept")
         elif line.target == NOTHING:
             self._used_sources.update(keys)
         elif line.target.endswith("."):
             self._apply_module(line, keys, targets)
-        elif line.target in self._pairs:
-            raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         else:
             self._apply_pair(line.source, line.target, line.place)
 
@@ -623,7 +642,7 @@ class _Matching:
         Raises:
             ModelError: the side has no such key.
         """
-        keys = _under(name, side.tensors)
+        keys = keys_under(name, side.tensors)
         if name != NOTHING and not keys:
             raise ModelError(f"{line.place} of the mapping: the {which} has no {name}")
         return keys
@@ -636,8 +655,8 @@ class _Matching:
             sources: the keys of the module of the source.
             targets: those of the module of the target.
         """
-        # A module of the source may be mapped to several of the target: then all of its keys are used already, and are
-        # used again.
+        # Other lines may have settled some. All of the source's are used already where its module is mapped to several
+        # of the target: then they are used again.
         sources = [key for key in sources if key not in self._used_sources] or sources
         targets = [key for key in targets if key not in self._pairs]
         self._sources_below_mapped.update(sources)
@@ -654,7 +673,10 @@ class _Matching:
                 self._apply_pair(source_names[name], target, line.place)
 
     def _pair_siblings(self, line: Line) -> None:
-        """Pair the other keys of the modules of a mapped pair of keys, if their names are the same: bias with bias."""
+        """Pair the other keys of the modules of a mapped pair of keys: those of one name, bias with bias, that fit.
+
+        Only if the two keys of the line have one name: else the names of the modules mean other things.
+        """
         name = name_of(line.source)
         # Of a module, which ends in a dot, the name is empty.
         if not name or name_of(line.target) != name:
@@ -665,7 +687,7 @@ class _Matching:
             twin = sibling(line.source, name_of(key))
             if twin not in self._source.tensors or twin in self._used_sources:
                 continue  # the source has no such tensor, or it is paired already
-            if fits(self._source.tensors[twin].shape, self._target.tensors[key].shape):
+            if shapes_agree(self._source.tensors[twin].shape, self._target.tensors[key].shape):
                 self._pair(twin, key, "map")
 
     def _apply_pair(self, source: str, target: str, place: str) -> None:
@@ -707,18 +729,21 @@ class _Matching:
         best = min(attempts, key=lambda attempt: attempt.undecided)
         for source, target, why in best.pairs:
             for target_name, source_name in names_between(source, target).items():
-                if fits(source.shapes[source_name], target.shapes[target_name]):
+                if shapes_agree(source.shapes[source_name], target.shapes[target_name]):
                     self._pair(source.keys[source_name], target.keys[target_name], why)
-        # Parts that were left out, as they are tied to others, are paired as these are.
-        for key, first in best.source.firsts_of_tied.items():
+        self._settle_tied(best)
+        for source_parts_in_doubt, target_parts_in_doubt, reason in best.doubts:
+            self._list_as_ambiguous(source_parts_in_doubt, target_parts_in_doubt, reason)
+
+    def _settle_tied(self, attempt: _Attempt) -> None:
+        """Pair the parts that an attempt left out, being tied to others, as these others are paired."""
+        for key, first in attempt.source.firsts_of_tied.items():
             if first in self._used_sources:
                 self._used_sources.add(key)
-        for key, first in best.target.firsts_of_tied.items():
+        for key, first in attempt.target.firsts_of_tied.items():
             pair = self._pairs.get(first)
             if pair is not None and pair.source is not None:
                 self._pair(pair.source, key, pair.why)
-        for source_parts_in_doubt, target_parts_in_doubt, reason in best.doubts:
-            self._list_as_ambiguous(source_parts_in_doubt, target_parts_in_doubt, reason)
 
     def _attempt(self, source: _Parts, target: _Parts) -> _Attempt:
         """Match parts by the evidence, without pairing their keys yet.
@@ -740,8 +765,7 @@ class _Matching:
             pairs.append((source.parts[source_number], target.parts[target_number], why))
         doubts = []
         for source_parts, target_parts, reason in conclusions.doubts:
-            memories = {_memory_of_part(self._source, part) for part in source_parts}
-            if len(source_parts) == len(target_parts) and len(memories) == 1:
+            if len(source_parts) == len(target_parts) and _are_all_tied(self._source, source_parts):
                 # The parts of the source are one and the same: all answers are equal.
                 pairs += [(source_part, part, "shape") for source_part, part in zip(source_parts, target_parts)]
             else:
@@ -780,11 +804,11 @@ class _Matching:
         return len(pair.target_shape) > 1 and sibling(pair.source, "bias") not in self._source.tensors
 
     def _fill_with_zeros(self, name: str, is_missing: Callable[[str], bool], note: str) -> None:
-        """Set tensors of one name that have no counterpart to zero.
+        """Set tensors of the target that have one name, and no counterpart, to zero where that is right.
 
         Args:
             name: that of the tensors in their modules.
-            is_missing: whether the source lacks the tensor of a key, and zero is right.
+            is_missing: whether zero is right for a key of the target, as the source lacks the tensor.
             note: what is noted of them, after their number.
         """
         filled = [key for key in self._unpaired() if name_of(key) == name and is_missing(key)]
@@ -795,6 +819,7 @@ class _Matching:
 
     def _check_ties(self) -> None:
         """Leave tensors open that the target ties and the source does not, unless the user maps all of them."""
+        # The keys of source and target, by the memory of the target.
         tied: dict[Any, list[tuple[str, str]]] = {}
         for pair in self._pairs.values():
             tensor = self._target.tensors[pair.target]
@@ -826,9 +851,14 @@ def _without_tied(side: Side, parts: list[Part]) -> _Parts:
             distinct.append(part)
             continue
         for name, key in part.keys.items():
-            if name in first.keys:
+            if name in first.keys:  # only one of the two may have a batch counter
                 firsts_of_keys[key] = first.keys[name]
     return _Parts(distinct, firsts_of_keys)
+
+
+def _are_all_tied(side: Side, parts: list[Part]) -> bool:
+    """Return whether some parts of a side are one and the same, at several places."""
+    return len({_memory_of_part(side, part) for part in parts}) == 1
 
 
 def _memory_of_part(side: Side, part: Part) -> frozenset[Any]:
@@ -868,17 +898,21 @@ def _read_mapping(mapping: KeyPairs | None) -> list[Line]:
     """
     if mapping is None:
         return []
-    if not isinstance(mapping, (str, os.PathLike)):
-        lines = []
-        pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
-        for number, pair in enumerate(pairs, 1):
-            words: list[Any] = [*pair] if isinstance(pair, (list, tuple)) else [pair]
-            lines.append(_line_of(words, f"pair {number}"))
-        return lines
-    name = os.fspath(mapping)
+    if isinstance(mapping, (str, os.PathLike)):
+        return _lines_of_file(os.fspath(mapping))
+    lines = []
+    pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+    for number, pair in enumerate(pairs, 1):
+        words: list[Any] = [*pair] if isinstance(pair, (list, tuple)) else [pair]  # the latter is refused there
+        lines.append(_line_of(words, f"pair {number}"))
+    return lines
+
+
+def _lines_of_file(name: str) -> list[Line]:
+    """Return the pairs in a file, one a line; `#` begins a comment. Of the errors see `_read_mapping`."""
     rows = []
     for row in _text_of(name).splitlines():
-        text, _, _ = row.partition("#")  # without a comment
+        text, _, _ = row.partition("#")
         rows.append(text.split())
     with about_file(name):
         return [_line_of(words, f"line {number}") for number, words in enumerate(rows, 1) if words]
@@ -895,14 +929,14 @@ def _text_of(name: str) -> str:
         with open(name, "rb") as file:
             add_input(name, file.fileno())
             data = file.read(_MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
     except OSError as error:
         raise ModelError(f"the mapping cannot be read: {error.strerror}", file=name) from error
-    except UnicodeDecodeError as error:
-        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
     if len(data) > _MAX_BYTES:
         raise FormatError("is too long for a mapping", file=name)
-    return text
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError("a mapping is text in UTF-8", file=name, offset=error.start) from error
 
 
 def _line_of(words: Sequence[str], place: str) -> Line:
@@ -934,8 +968,3 @@ def _line_of(words: Sequence[str], place: str) -> Line:
         )
     source, target, *gates = words
     return Line(source, target, place, *gates)
-
-
-def _under(prefix: str, keys: Iterable[str]) -> list[str]:
-    """Return the keys that a key or a prefix of a mapping refers to."""
-    return [key for key in keys if key == prefix or (prefix.endswith(".") and key.startswith(prefix))]

@@ -1,5 +1,6 @@
 """Pairing of the parts of two models, each the tensors of one module, by what tells them apart. The order of keys in a
-file, or of a class's definitions, pairs nothing.
+file, or of a class's definitions, pairs nothing. Parts that look alike have one class (`cls`); the number of a part is
+its place among those of its side.
 
 1. A class has one part on each side.
 2. Parts are at the same place in the graphs of both models.
@@ -71,27 +72,19 @@ def pair_parts(
     """Pair the parts. Parts whose class the other side lacks are in no pair and no doubt.
 
     Args:
-        source: the parts of one side.
-        target: those of the other.
+        source: the parts of one side; `number` and `cls` of each are set here.
+        target: those of the other, likewise.
         repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
         in_definition_order: whether the parts of each side are in the order of definition, and not sorted by name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
-    classify(source, target)  # numbers and classes of the parts, by which all else tells them apart
-    incomplete = set()
-    for part in (*source, *target):
-        if any(key in repeated for key in part.keys.values()):
-            incomplete.add(part.cls)
+    classify(source, target)
+    incomplete = {part.cls for part in (*source, *target) if any(key in repeated for key in part.keys.values())}
     solver = _Solver(source, target, graphs, in_definition_order, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
-    paired_sources = {number for number, _ in solver.pairs.values()}
-    undecided = _Classes(
-        [part for part in source if part.number not in paired_sources],
-        [part for part in target if part.number not in solver.pairs],
-    )
-    for sources, targets in undecided.shared():
+    for sources, targets in solver.unpaired(source, target).shared():
         if by_order and len(sources) == len(targets):
             for left, right in zip(sources, targets):
                 conclusions.pairs[right.number] = left.number, "order"
@@ -200,7 +193,9 @@ class _GroupList:
 
 
 class _Solver:
-    """Pairs the parts of two models by the rules of this file, each part at most once.
+    """Pairs the parts of two models by the rules of this file, each part at most once. A rule looks at one scope after
+    another: parts of both sides that belong together. The label of a part is its class until it is paired, and then a
+    number that only the pair has.
 
     Args:
         source: the parts of one side.
@@ -226,14 +221,16 @@ class _Solver:
         self._target = target
         self._load_graphs = graphs
         self._graphs: tuple[Graph | None, Graph | None] = (None, None)
-        """Those of both sides, loaded when something depends on them."""
+        """Those of both sides; none of both until `solve` needs them."""
         self._in_definition_order = in_definition_order
         self._incomplete = incomplete
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
         self.pairs: dict[int, tuple[int, str]] = {}
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
-        """The labels of the parts of each side, by their numbers: their class, until they are paired."""
+        """The labels of the parts of each side, by their numbers: their class until they are paired, then what `_pair`
+        gives them.
+        """
 
     def solve(self) -> None:
         """Apply the rules: to the whole models first, then to the groups of lists that are paired.
@@ -244,12 +241,11 @@ class _Solver:
             return
         whole = _Scope.of(self._source, self._target)
         self._pair_unique(whole)
-        undecided = self._unpaired(whole).shared()
+        undecided = self.unpaired(self._source, self._target).shared()
         if not undecided:
             return
-        # Which of them has no counterpart nothing can tell.
         for sources, targets in undecided:
-            if len(sources) != len(targets):
+            if len(sources) != len(targets):  # nothing can tell which of them have no counterpart
                 self._refused[sources[0].cls] = f"there are {len(sources)} of them for {len(targets)}"
         self._graphs = self._load_graphs()
         self._pair_places(whole)
@@ -279,26 +275,27 @@ class _Solver:
             if right.number in self.pairs:
                 continue
             self.pairs[right.number] = (left.number, why)
-            label = right.number  # that of no other pair
+            label = right.number  # which only both have: it is that of no other pair, and no class
             self._labels[_SOURCE][left.number] = label
             self._labels[_TARGET][right.number] = label
             is_new = True
         return is_new
 
-    def _unpaired(self, scope: _Scope) -> _Classes:
-        """Return the parts of a scope that are not paired."""
+    def unpaired(self, source: PartList, target: PartList) -> _Classes:
+        """Return those of some parts of source and target that are not paired."""
+        paired_sources = {number for number, _ in self.pairs.values()}
         return _Classes(
-            # A part is labelled with its class until it is paired.
-            [part for part in scope.source if self._labels[_SOURCE][part.number] is part.cls],
-            [part for part in scope.target if part.number not in self.pairs],
+            [part for part in source if part.number not in paired_sources],
+            [part for part in target if part.number not in self.pairs],
         )
 
     def _pairable(self, scope: _Scope) -> list[tuple[PartList, PartList]]:
         """Return the unpaired parts of each class that may be paired: as many on both sides, and not refused."""
-        return [pair for pair in self._unpaired(scope).equally_many() if pair[0][0].cls not in self._refused]
+        unpaired = self.unpaired(scope.source, scope.target).equally_many()
+        return [(sources, targets) for sources, targets in unpaired if sources[0].cls not in self._refused]
 
     def _pair_unique(self, scope: _Scope) -> bool:
-        """Pair the only parts of their classes."""
+        """Pair the only unpaired parts of their classes; return whether there are any."""
         sources: PartList = []
         targets: PartList = []
         for source, target in self._pairable(scope):
@@ -310,12 +307,15 @@ class _Solver:
     # Graphs
 
     def _pair_places(self, scope: _Scope) -> None:
-        """Pair the parts that have a place in both graphs which no other part has."""
+        """Pair the parts that have a place in both graphs which no other part has.
+
+        A class whose places differ, or contradict its names, is refused: no later rule pairs it.
+        """
         source_graph, target_graph = self._graphs
         if source_graph is None or target_graph is None:
             return
         source_colors, target_colors = colors([(source_graph, self._source), (target_graph, self._target)])
-        for sources, targets in self._unpaired(scope).equally_many():
+        for sources, targets in self.unpaired(scope.source, scope.target).equally_many():
             cls = sources[0].cls
             source_places = _colors_of(sources, source_colors)
             target_places = _colors_of(targets, target_colors)
@@ -334,13 +334,13 @@ class _Solver:
                 self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
 
     def _runs_in_order(self, source: list[PartList], target: list[PartList]) -> bool:
-        """Return whether lists of groups run in that order, as far as graphs are known.
+        """Return whether groups run in the order of their list on both sides; a side without a graph is not asked.
 
         A group runs before the next if any part of the next depends on one of it.
 
         Args:
-            source: groups of the source.
-            target: groups of the target; each side is asked by its own graph.
+            source: groups of the source, a list of one side only.
+            target: groups of the target, likewise.
         """
         for graph, groups in zip(self._graphs, (source, target)):
             if graph is None:
@@ -353,10 +353,10 @@ class _Solver:
     # Names
 
     def _pair_names(self, scope: _Scope) -> bool:
-        """Pair the parts that have the same names, below the prefixes that all have in common.
+        """Pair the parts that have the same names, below the prefixes that all have in common; return whether any is.
 
-        Names with numbers count only if all of them are the same: `norm1` may be the last one where the others are
-        `up4` to `up1`. Numbers alone are places in a list.
+        Names with numbers count only if all names of the scope are the same on both sides: `norm1` may be the last one
+        where the others are `up4` to `up1`.
         """
         all_names_agree = _names_agree(scope)
         has_pairs = False
@@ -370,9 +370,7 @@ class _Solver:
             if any(re.search("[0-9]", name) for name in names):
                 if not all_names_agree:
                     continue
-                # `0.1` alone is a place, not a name.
-                have_letters = all(re.search("[^0-9.]", name) for name in names)
-                if not have_letters and not self._runs_as_numbered(source_names, target_names):
+                if not _have_letters(names) and not self._runs_as_numbered(source_names, target_names):
                     continue
             sorted_sources = [source_names[name] for name in names]
             sorted_targets = [target_names[name] for name in names]
@@ -411,9 +409,10 @@ class _Solver:
         return False
 
     def _in_order(self, scope: _Scope, sources: PartList, targets: PartList) -> tuple[PartList, PartList] | None:
-        """Return the parts of a class in the order of both sides; `None` if a side has none, or both differ.
+        """Return the parts of a class in the order of each side; `None` if a side has none, or both differ.
 
-        On each side the parts have the order in which they run, or else that of a numbered list.
+        On each side the parts have the order in which they run, or else that of a numbered list, which other parts may
+        be in, too.
 
         Args:
             scope: parts of both sides, which include those of the class.
@@ -451,7 +450,7 @@ class _Solver:
         return order == [label for label in target_labels if label in common]
 
     def _in_running_order(self, parts: PartList, side: int) -> PartList:
-        """Return parts in the order in which they run, if each depends on the one before; none otherwise.
+        """Return parts in the order in which they run, if each depends on the one before; an empty list otherwise.
 
         Args:
             parts: the parts.
@@ -529,15 +528,17 @@ class _Solver:
         labels = {label for group in rows.groups for label in self._labels_of(group, other_side)}
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
+            if len(places) != sum(rows.lengths):
+                continue
+            first = places[0]
             # The layers with these labels have to follow one another without a gap.
-            has_others_between = bool(places) and places[-1] - places[0] + 1 > len(places)
-            if len(places) == sum(rows.lengths) and not has_others_between:
-                groups = []
-                begin = places[0]
-                for length in rows.lengths:
-                    groups.append(layers[begin : begin + length])
-                    begin += length
-                yield _GroupList(groups)
+            if places != list(range(first, first + len(places))):
+                continue
+            groups = []
+            for length in rows.lengths:
+                groups.append(layers[first : first + length])
+                first += length
+            yield _GroupList(groups)
 
     def _belong_together(self, scope: _Scope, source: _GroupList, target: _GroupList) -> bool:
         """Return whether two lists of groups are the same list of both models.
@@ -556,7 +557,7 @@ class _Solver:
             return False
         inside: Counter[Label] = sum(groups, Counter())
         if not self._refused.keys().isdisjoint(inside) or not self._incomplete.isdisjoint(inside):
-            return False
+            return False  # a class that is not paired, or whose lists have holes
         outside = self._labels_outside(scope, inside)
         if len(outside) == len(inside):
             return False  # other lists may have all of these layers too
@@ -565,15 +566,19 @@ class _Solver:
                 return False  # the one outside may be the first of a group that begins one layer earlier
         if not self._begin_at_same_layers(source, target, outside):
             return False
-        are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
-        if are_all_different:
-            return True  # what is in a group tells which one it is, whatever their order
-        if len(inside) == 1 and len(source.groups[0]) > 1:
-            return False  # rows of one class may be columns: the first layers of all branches, then the second ones
-        return self._have_order(source, target)
+        return self._are_told_apart(groups) or self._have_order(source, target)
+
+    @staticmethod
+    def _are_told_apart(groups: list[Counter[Label]]) -> bool:
+        """Return whether what is in a group of a list tells which one it is, whatever their order.
+
+        Args:
+            groups: how often each label is in each of them.
+        """
+        return len({frozenset(group.items()) for group in groups}) == len(groups)
 
     def _labels_outside(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
-        """Return the labels that parts of a scope outside of two lists have, too.
+        """Return the labels that parts of a scope outside of two lists have, too, on one side at least.
 
         Args:
             scope: the scope.
@@ -591,9 +596,12 @@ class _Solver:
         """Return whether the numbers of both lists are an order, and graphs do not say another one.
 
         Args:
-            source: a list of groups of the source.
-            target: one of the target.
+            source: a list of groups of the source, some of which are equal.
+            target: one of the target, whose groups have the same layers.
         """
+        labels = {label for group in source.groups for label in self._labels_of(group, _SOURCE)}
+        if len(labels) == 1 and len(source.groups[0]) > 1:
+            return False  # rows of one class may be columns: the first layers of all branches, then the second ones
         for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
             if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
@@ -653,18 +661,23 @@ def _names_agree(scope: _Scope) -> bool:
 
 
 def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
-    """Return whether both sides have the same names, and pairs do not agree with them.
+    """Return whether pairs contradict names: both sides have the same ones, with letters in each, but in other pairs.
 
     Args:
         pairs: parts of source and target.
         depths: see `_Scope`.
     """
-    source_names = [".".join(left.path[depths[_SOURCE] :]) for left, _ in pairs]
-    target_names = [".".join(right.path[depths[_TARGET] :]) for _, right in pairs]
+    source_depth, target_depth = depths
+    source_names = [".".join(left.path[source_depth:]) for left, _ in pairs]
+    target_names = [".".join(right.path[target_depth:]) for _, right in pairs]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
-    # Numbers alone are places in a list.
-    return all(re.search("[^0-9.]", name) for name in source_names)
+    return _have_letters(source_names)
+
+
+def _have_letters(names: Iterable[str]) -> bool:
+    """Return whether there are letters in each name: numbers alone, `0.1`, are a place in a list and no name."""
+    return all(re.search("[^0-9.]", name) for name in names)
 
 
 # Numbered lists
@@ -673,13 +686,26 @@ def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bo
 def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
     """Return the numbered lists that parts are in, in the order of their numbers.
 
-    `layers.0.conv`, `layers.1.conv` and `layers.2.conv` are one list: paths that differ in one step, which is a number.
-
     Returns:
-        The parts of each list, and whether the number is the last step of their paths. Parts that are in a list and in
-        a list around it are in both.
+        The parts of each list, perhaps only one, and whether the number is the last step of their paths. Parts that are
+        in a list and in a list around it are in both.
     """
-    # The parts of each list by number; a list is known by the step that is a number, and the path without it.
+    rows = []
+    for (depth, path), members in _by_list_and_number(parts).items():
+        # Two parts of one number, as `1` and `01` are, have no order: it is no list.
+        if all(len(same) == 1 for same in members.values()):
+            in_order = [part for number in sorted(members) for part in members[number]]
+            is_last_step = depth == len(path) - 1
+            rows.append((in_order, is_last_step))
+    return rows
+
+
+def _by_list_and_number(parts: PartList) -> dict[tuple[int, tuple[str, ...]], dict[int, PartList]]:
+    """Return parts by the lists that they are in, and in each by their number.
+
+    `layers.0.conv`, `layers.1.conv` and `layers.2.conv` are one list: paths that differ in one step, which is a number.
+    A list is known by the place of that step, and by the path with `*` for the number.
+    """
     lists: dict[tuple[int, tuple[str, ...]], dict[int, PartList]] = {}
     for part in parts:
         for depth, step in enumerate(part.path):
@@ -689,14 +715,7 @@ def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
                 kind = f"{before or ''}*{behind or ''}"
                 path = (*part.path[:depth], kind, *part.path[depth + 1 :])
                 lists.setdefault((depth, path), {}).setdefault(int(number), []).append(part)
-    rows = []
-    for (depth, path), members in lists.items():
-        # Two parts of one number, as `1` and `01` are, have no order: it is no list.
-        if all(len(same) == 1 for same in members.values()):
-            in_order = [part for number in sorted(members) for part in members[number]]
-            is_last_step = depth == len(path) - 1
-            rows.append((in_order, is_last_step))
-    return rows
+    return lists
 
 
 def _list_with(wanted: PartList, parts: PartList) -> PartList:
@@ -714,8 +733,8 @@ def _list_with(wanted: PartList, parts: PartList) -> PartList:
 
 
 def _lists_of_layers(parts: PartList) -> list[PartList]:
-    """Return the numbered lists of several layers."""
-    return [row for row, is_last in _numbered(parts) if is_last and len(row) > 1]
+    """Return the numbered lists of several layers: those whose number is the last step, `layers.0` and `layers.1`."""
+    return [row for row, is_last_step in _numbered(parts) if is_last_step and len(row) > 1]
 
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
@@ -723,31 +742,40 @@ def _group_lists_of(parts: PartList) -> list[_GroupList]:
 
     Groups are containers with a number, `layer1`, or layers with the same number in their names, `conv1` and `bn1`.
     """
-    # The parts in numbered containers, by the path and name before the number, and the number.
+    rows = [*_lists_of_containers(parts), *_lists_of_numbered_names(parts)]
+    return sorted(rows, key=lambda row: -sum(row.lengths))
+
+
+def _lists_of_containers(parts: PartList) -> Iterator[_GroupList]:
+    """Yield the lists of containers with a number, `layer1` and `layer2`, each of several parts."""
+    # The parts by the path and name before the number, and the number.
     containers: dict[tuple[str, ...], dict[int, PartList]] = {}
-    # The layers with numbers in their names, by the path around them, the name before the number, and the number.
-    layers: dict[tuple[str, ...], dict[str, dict[int, PartList]]] = {}
     for part in parts:
-        for depth, step in enumerate(part.path):
+        for depth, step in enumerate(part.path[:-1]):  # the last one is the part's own
             match = _NAME_AND_NUMBER.fullmatch(step)
-            if match is None:
-                continue
-            above = part.path[:depth]
-            name = match[1]
-            number = int(match[2])
-            if depth < len(part.path) - 1:
-                containers.setdefault((*above, name), {}).setdefault(number, []).append(part)
-            elif name:
-                layers.setdefault(above, {}).setdefault(name, {}).setdefault(number, []).append(part)
-    rows = []
+            if match:
+                name, number = match.groups()
+                containers.setdefault((*part.path[:depth], name), {}).setdefault(int(number), []).append(part)
     for (*_, name), members in containers.items():
         # Containers of one part are no groups.
         groups = [members[number] for number in sorted(members) if len(members[number]) > 1]
         if len(groups) > 1:
-            rows.append(_GroupList(groups, has_bare_numbers=not name))
-    for names in layers.values():
-        rows += _with_equal_numbers(names)
-    return sorted(rows, key=lambda row: -sum(row.lengths))
+            yield _GroupList(groups, has_bare_numbers=not name)
+
+
+def _lists_of_numbered_names(parts: PartList) -> Iterator[_GroupList]:
+    """Yield the lists of layers with the same number in their names, `conv1` and `bn1`, in each container."""
+    # The layers by the path of the container, the name before the number, and the number.
+    containers: dict[tuple[str, ...], dict[str, dict[int, PartList]]] = {}
+    for part in parts:
+        own_step = part.path[-1] if part.path else ""
+        match = _NAME_AND_NUMBER.fullmatch(own_step)
+        if match and match[1]:  # a name, and not a number alone
+            name, number = match.groups()
+            names = containers.setdefault(part.path[:-1], {})
+            names.setdefault(name, {}).setdefault(int(number), []).append(part)
+    for names in containers.values():
+        yield from _with_equal_numbers(names)
 
 
 def _kind(part: Part) -> frozenset[tuple[str, int]]:
@@ -770,10 +798,7 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
         if len(kinds) == 1:  # `down0` and `down1` may be a convolution and its norm
             by_numbers.setdefault(tuple(sorted(members)), []).append(members)
     for numbers, rows in by_numbers.items():
-        count = len(numbers)
-        # From 0 or from 1, without a gap.
-        is_counted = numbers in (tuple(range(count)), tuple(range(1, count + 1)))
-        if len(rows) < 2 or count < 2 or not is_counted:
+        if len(rows) < 2 or len(numbers) < 2 or not _are_counted(numbers):
             continue
         groups = []
         for number in numbers:
@@ -782,3 +807,9 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
             # It pairs nothing, but the same layers in another order are doubtful; see `_begin_at_same_layers`.
             groups.append(sorted(group, key=lambda part: part.number))
         yield _GroupList(groups, has_bare_numbers=False)  # names come before the numbers
+
+
+def _are_counted(numbers: tuple[int, ...]) -> bool:
+    """Return whether sorted numbers count from 0 or from 1 without a gap."""
+    first = numbers[0]
+    return first in (0, 1) and numbers == tuple(range(first, first + len(numbers)))

@@ -40,8 +40,8 @@ class Part:
         keys: its keys in the state dict, by the names of its tensors: `weight`, `bias`.
         shapes: the shapes of these, likewise.
         optional: the names of its derived tensors, and of batch counters, which a side may lack.
-        number: its place among the parts of its side; this and the rest in one comparison, see `classify`.
-        cls: its class.
+        number: its place among the parts of its side, from 0, in one comparison; `classify` sets it.
+        cls: its class in one comparison, likewise.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class Part:
 
 
 def parts_of(tensors: Mapping[str, Tensor], derived: Iterable[str] = ()) -> list[Part]:
-    """Cut a state dict into parts, in the order of first occurrence.
+    """Cut a state dict into parts, in the order of first occurrence, but for those of derived tensors alone.
 
     Args:
         tensors: the state dict.
@@ -92,12 +92,17 @@ def sibling(key: str, name: str) -> str:
     return prefix_of(key) + name
 
 
+def keys_under(name: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that a user's name is of: the key itself, or all below a prefix, which ends in a dot."""
+    return [key for key in keys if key == name or (name.endswith(".") and key.startswith(name))]
+
+
 def trimmed(shape: Shape) -> Shape:
     """Return a shape without broadcasting dimensions: (n, c, 1, 1) is (n, c), and (1, n, 1, 1) is (n)."""
     others = tuple(extent for extent in shape if extent != 1)
-    if len(others) <= 1:
+    if len(others) <= 1:  # a vector, or a single number
         return others or (1,)
-    # The first dimension stays: a kernel with one output has 1 there.
+    # Only those at the end: a kernel with one output has 1 as its first dimension.
     while shape[-1] == 1:
         shape = shape[:-1]
     return shape
@@ -112,21 +117,19 @@ def _matrix(shape: Shape) -> Shape:
     return outputs, prod(rest)
 
 
-def fits(shape: Shape, wanted: Shape) -> bool:
-    """Return whether elements of one shape are valid in another in the same order, by the layers' computation.
+def shapes_agree(one: Shape, other: Shape) -> bool:
+    """Return whether tensors of two shapes may have each other's elements, in the same order, and mean the same.
 
-    Args:
-        shape: that of the tensor.
-        wanted: the other.
+    That is so of shapes that broadcast alike, and of a matrix and the kernels of a convolution.
     """
-    own = trimmed(shape)
-    other = trimmed(wanted)
-    if own == other:
+    one = trimmed(one)
+    other = trimmed(other)
+    if one == other:
         return True
     # A linear layer on patches is a convolution: its matrix (n, c * h * w) has the elements of kernels (n, c, h, w) in
-    # the same order. Kernels on both sides that have the same matrix, but other extents, do not fit.
-    is_matrix_on_one_side = min(len(own), len(other)) == 2
-    return is_matrix_on_one_side and _matrix(own) == _matrix(other)
+    # the same order. Kernels on both sides that have the same matrix, but other extents, do not agree.
+    is_matrix_on_one_side = min(len(one), len(other)) == 2
+    return is_matrix_on_one_side and _matrix(one) == _matrix(other)
 
 
 def _needed(part: Part) -> dict[str, Shape]:
@@ -187,14 +190,16 @@ def classify(source: list[Part], target: list[Part]) -> None:
         target: those of the other, likewise.
     """
     parts = (*source, *target)
+    strictest, *looser = _LEVELS
     for part in parts:
-        part.cls = (0, *_LEVELS[0](part))  # the level comes first, so that classes of two levels are never equal
-    for level, compare in enumerate(_LEVELS[1:], 1):
+        part.cls = (0, *strictest(part))  # the level comes first, so that classes of two levels are never equal
+    for level, compare in enumerate(looser, 1):
+        # As the level before has left them; the classes change below.
         in_source = Counter(part.cls for part in source)
         in_target = Counter(part.cls for part in target)
         for part in parts:
             few, many = sorted((in_source[part.cls], in_target[part.cls]))
-            # A stricter class with parts on both sides is kept: names are left out only where one side has none at all.
+            # Names are left out only of parts of which one side has none at all.
             is_too_loose = compare is _nameless and few > 0
             if few != many and not is_too_loose:
                 part.cls = (level, *compare(part))
@@ -212,6 +217,7 @@ def names_between(source: Part, target: Part) -> dict[str, str]:
     # Names of PyTorch's layers mean what they say: a weight is no bias, whatever its shape.
     if common or _NAMES_OF_LAYERS.issuperset([*source.shapes, *target.shapes]):
         return common
+    # The shapes of a part differ, as the parts are of one class by shapes alone (`_nameless`).
     source_names = {trimmed(shape): name for name, shape in _needed(source).items()}
     names = {}
     for name, shape in _needed(target).items():

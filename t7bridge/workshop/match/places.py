@@ -1,5 +1,6 @@
 """Places of parts, each the tensors of one module, in the graphs of two models: those with the same surroundings,
-however far one looks, have one color.
+however far one looks, have one color. The nodes of a graph are modules, by name. What a call takes is a concatenation
+of segments, mostly of one: for each the nodes from whose outputs it is computed.
 
 Colors are refined until they no longer change (Weisfeiler and Leman, 1968): the color of a part is its class, then its
 class with the colors of what it takes and of what takes it, and so on. Parts of one color are not told apart.
@@ -39,7 +40,7 @@ class Graph:
 
     Attributes:
         nodes: the node of each part, by its number; parts of one node are inside one module.
-        inputs: what each node takes in each of its calls.
+        inputs: what each node takes in each of its calls. Names there that are no nodes are inputs of the model.
         outputs: the segments of the model's output.
         bits_before: for each node those that it depends on, however far back, as a number with their bits set.
         bit_of: the bit of each node.
@@ -52,7 +53,7 @@ class Graph:
     bit_of: dict[str, int]
 
     def add_call(self, node: str, segments: Segments) -> None:
-        """Add a call of a node; those that it depends on come first.
+        """Add a call of a node, after those of all nodes that it depends on.
 
         Args:
             node: the node.
@@ -62,12 +63,12 @@ class Graph:
         self.bit_of.setdefault(node, 1 << len(self.bit_of))
         before = self.bits_before.setdefault(node, 0)
         for other in _names_in(segments):
-            if other in self.bit_of:
+            if other in self.bit_of:  # and not an input of the model
                 before |= self.bit_of[other] | self.bits_before[other]
         self.bits_before[node] = before
 
     def depth(self, part: Part) -> int:
-        """Return the number of nodes that a part depends on."""
+        """Return the number of nodes that a part depends on, 0 if it has no node: one that runs later has more."""
         return self.bits_before.get(self.nodes.get(part.number, ""), 0).bit_count()
 
     def is_before(self, part: Part, other: Part) -> bool:
@@ -87,7 +88,7 @@ class Graph:
 def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     """Return the graph of a side's parts; `None` if there is no model, or its data flow cannot be read.
 
-    A part whose tensors no single module holds has no node.
+    A part whose tensors no single module holds has no node. Each layer of a recurrent module is a node.
     """
     wired = wiring_of(side)
     if wired is None:
@@ -95,29 +96,34 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
-    # The nodes of the layers of each recurrent module, in order.
-    layers: dict[str, list[str]] = {}
+    # The nodes of each module with parts, in order: itself, or the layers of a recurrent one.
+    nodes_of_module: dict[str, list[str]] = {}
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
-        if not module:
-            continue
-        if part.path and _RECURRENT_LAYER.fullmatch(part.path[-1]):
-            # Both directions of a layer are one node.
-            layer = f"{module} {part.path[-1].removesuffix('_reverse')}"
-            layers.setdefault(module, []).append(layer)
-            nodes[part.number] = layer
-        else:
-            nodes[part.number] = module
+        if module:
+            nodes[part.number] = _node_of(part, module)
+            nodes_of_module.setdefault(module, []).append(nodes[part.number])
     # What takes the output of a recurrent module takes that of its last layer.
-    last_layers = {module: own[-1] for module, own in layers.items()}
-    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_layers), bits_before={}, bit_of={})
+    last_nodes = {module: own[-1] for module, own in nodes_of_module.items()}
+    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_nodes), bits_before={}, bit_of={})
     for module, inputs in wiring.calls:
-        segments = _renamed(inputs, last_layers)
-        # Each layer of a recurrent module takes the outputs of the one below.
-        for node in dict.fromkeys(layers.get(module, [module])):
+        segments = _renamed(inputs, last_nodes)
+        # Each layer takes the outputs of the one below. It is in the list twice if it has two directions.
+        for node in dict.fromkeys(nodes_of_module.get(module, [module])):
             graph.add_call(node, segments)
             segments = (frozenset((node,)),)
     return graph
+
+
+def _node_of(part: Part, module: str) -> str:
+    """Return the node of a part: its module, or, of a recurrent module of PyTorch, the layer, `rnn _l0`.
+
+    Both directions of a layer are one node.
+    """
+    own_step = part.path[-1] if part.path else ""
+    if not _RECURRENT_LAYER.fullmatch(own_step):
+        return module
+    return f"{module} {own_step.removesuffix('_reverse')}"
 
 
 def _module_of(part: Part, modules: set[str], keys_in_model: Mapping[str, str]) -> str:
@@ -172,6 +178,7 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
     colors_of_nodes = _numbered([flow.classes for flow in flows])
     for _ in range(_MAX_ROUNDS):
         refined = _numbered([flow.refine(own_colors) for flow, own_colors in zip(flows, colors_of_nodes)])
+        # A round only ever splits colors: with as many as before it has split none.
         is_stable = _count(refined) == _count(colors_of_nodes)
         colors_of_nodes = refined
         if is_stable:
@@ -219,7 +226,7 @@ class _Flow:
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         """What each node with parts takes in each of its calls, as if the nodes without parts were not there."""
         self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
-        """For each node, each node that takes its output, as which segment of its input, and of how many."""
+        """For each node with parts, what takes its output, a node or `_OUTPUT`, as which segment, and of how many."""
         for taker, calls in self._calls.items():
             self._note_takers(taker, calls)
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])
@@ -233,13 +240,16 @@ class _Flow:
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
-        with_parts = [frozenset().union(*(self._nearest_with_parts(name) for name in segment)) for segment in segments]
+        with_parts = []
+        for segment in segments:
+            nearest = [self._nearest_with_parts(name) for name in segment]
+            with_parts.append(frozenset().union(*nearest))
         return tuple(segment for segment, _ in groupby(with_parts))
 
     def _nearest_with_parts(self, name: str) -> frozenset[str]:
         """Return the nodes with parts from which a node's output comes: itself, or the nearest ones before it.
 
-        The input of the model, which no graph has as a node, stays as it is.
+        An input of the model, which no graph has as a node, stays as it is.
         """
         is_node = name in self._graph.inputs
         if name in self.classes or not is_node:
@@ -249,7 +259,7 @@ class _Flow:
         return self._sources_of_passed[name]
 
     def _sources_of(self, name: str) -> frozenset[str]:
-        """Return the nodes with parts from which the value of a node without comes, and the input of the model.
+        """Return the nodes with parts, or inputs of the model, from which the value of a node without parts comes.
 
         From each of them a way leads to the node through nodes without parts alone.
         """
@@ -258,8 +268,10 @@ class _Flow:
         stack = [name]
         while stack:
             calls = self._graph.inputs[stack.pop()]
-            for other in _names_in(segment for call in calls for segment in call):
-                is_node = other in self._graph.inputs  # and not the input of the model
+            # The names in all segments that it takes in any of its calls.
+            taken = _names_in(segment for segments in calls for segment in segments)
+            for other in taken:
+                is_node = other in self._graph.inputs  # and not an input of the model
                 if other in self.classes or not is_node:
                     sources.add(other)
                 elif other not in passed:

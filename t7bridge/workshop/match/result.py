@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field
 
@@ -28,8 +28,11 @@ from ...nn.layouts import compacted, reblocked, reshape, trimmed
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
 from .libraries import other_classes, signature, with_classes
-from .parts import BATCHES, Shape, fits, name_of
+from .parts import BATCHES, Shape, name_of, shapes_agree
 from .sides import Gates, Side, in_target_order, is_sorted
+
+if TYPE_CHECKING:
+    from ...torchmodules.factories import Factory
 
 
 @define(frozen=True)
@@ -226,7 +229,8 @@ class Match(Printed):
     def lua_model_and_other(self, partial: bool = False) -> tuple[TorchObject, Any]:
         """Return the Lua model of a match, and a Lua model or a state dict with the same weights, to compare both.
 
-        If both sides are Lua models, the first is the target, which gets the weights of the source: it is modified.
+        One side at least has to be a Lua model. The target, if it is one, is the first: it gets the weights of the
+        source, and is modified.
 
         Args:
             partial: see `state_dict`.
@@ -234,7 +238,7 @@ class Match(Printed):
         source = self.source_side
         target = self.target_side
         if target.module is None:
-            assert source.module is not None  # the caller has seen that one side is a Lua model
+            assert source.module is not None
             return source.module, self.state_dict(partial)
         fill_template([target.module], self._filling(partial))
         return target.module, source.module or {**source.tensors, **source.others}
@@ -248,7 +252,9 @@ class Match(Printed):
         return filling
 
     def problems(self, partial: bool = False) -> str:
-        """Describe what is missing from a complete match, and how to resolve it; a line for each.
+        """Describe what is missing from a complete match, and how to resolve it; a line for each, or an empty text.
+
+        All lines but the first are indented, for a message.
 
         Args:
             partial: whether keys without a counterpart are no problem.
@@ -264,7 +270,7 @@ class Match(Printed):
         return "\n  ".join([*lines, *(f"hint: {hint}" for hint in self._hints(partial))])
 
     def _why(self, key: str, is_source: bool) -> str:
-        """Explain why a key has no counterpart, as far as shapes tell.
+        """Return the end of a line that says why a key has no counterpart, as far as shapes tell.
 
         Args:
             key: the key.
@@ -273,11 +279,13 @@ class Match(Printed):
         own, others = (self.source_side, self.target_side) if is_source else (self.target_side, self.source_side)
         other = "target" if is_source else "source"
         shape = own.tensors[key].shape
-        if not any(fits(tensor.shape, shape) for tensor in others.tensors.values()):
+        alike = [name for name, tensor in others.tensors.items() if shapes_agree(tensor.shape, shape)]
+        if not alike:
             return f" {list(shape)}: no tensor of the {other} has this shape"
         paired = {pair.target if is_source else pair.source for pair in self.pairs}
-        if all(name in paired for name, tensor in others.tensors.items() if fits(tensor.shape, shape)):
+        if paired.issuperset(alike):
             return f" {list(shape)}: those of the {other} that have this shape belong to others"
+        # Whole modules are paired: the other tensors of theirs, or what is around them, did not agree.
         return f" {list(shape)}: the {other} has this shape, in a module with other tensors or at another place"
 
     def _hints(self, partial: bool) -> Iterator[str]:
@@ -286,18 +294,14 @@ class Match(Printed):
         Args:
             partial: whether keys without a counterpart are no problem.
         """
-        sides = self.source_side, self.target_side
-        factory = self.target_side.factory
-        source_layers, target_layers = (signature(side.tensors, side.derived) for side in sides)
-        classes = other_classes(source_layers, target_layers)
-        if classes is not None and factory is not None:
-            other = with_classes(factory, classes)
-            if other is not None:
-                yield f"only the number of classes differs: {other}"
+        other_factory = self._with_other_classes()
+        if other_factory is not None:
+            yield f"only the number of classes differs: {other_factory}"
         if self.ambiguous:
             first = self.ambiguous[0]
             line = f"{first.source[0]} {first.target[0]}"
             yield f"a line `{line}` in the mapping (--map FILE), or another pair, resolves it"
+            sides = self.source_side, self.target_side
             if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
             if not any(is_sorted(side) for side in sides):  # the order of names means nothing
@@ -306,6 +310,16 @@ class Match(Printed):
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"
         if self.unmatched_target and not partial:
             yield f"`- {self.unmatched_target[0]}` keeps the target's own value"
+
+    def _with_other_classes(self) -> Factory | None:
+        """Return the target's factory with the source's number of classes, if nothing else differs; else `None`."""
+        factory = self.target_side.factory
+        if factory is None:
+            return None
+        source_layers = signature(self.source_side.tensors, self.source_side.derived)
+        target_layers = signature(self.target_side.tensors, self.target_side.derived)
+        classes = other_classes(source_layers, target_layers)
+        return None if classes is None else with_classes(factory, classes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the match as data for JSON."""
@@ -381,10 +395,7 @@ def write_match(request: WriteMatch) -> None:
         StrictError: with `strict`: the file would lose something; the error has the notes.
     """
     target = request.found.target_side
-    for side in (request.found.source_side, target):
-        if side.document is not None:
-            # Noted as an input, which no output may replace.
-            ByteSource.open(side.document.source)
+    _note_inputs(request.found)
     goal = format_for(request.path)
     if goal.values == LUA and target.module is not None and target.document is not None:
         _write_model(request)
@@ -396,6 +407,13 @@ def write_match(request: WriteMatch) -> None:
             file=str(request.path),
             found=f"a target that is {target.format or 'in memory'}",
         )
+
+
+def _note_inputs(match: Match) -> None:
+    """Note the files of both sides as inputs, which `inputs_protected` lets no output replace."""
+    for side in (match.source_side, match.target_side):
+        if side.document is not None:
+            ByteSource.open(side.document.source)  # it is open already: this does nothing else
 
 
 def _write_state_dict(request: WriteMatch) -> None:
@@ -424,11 +442,15 @@ def _write_state_dict(request: WriteMatch) -> None:
 
 
 def _write_model(request: WriteMatch) -> None:
-    """Write the target's `.t7` with the weights of the source in its model, which is modified."""
+    """Write the target's `.t7` with the weights of the source in its model, which is modified.
+
+    Raises:
+        OptionError: an option is given that is for a `.pt` only.
+    """
     match = request.found
     report = match.report
     target = match.target_side
-    assert target.document is not None
+    assert target.document is not None  # `write_match` has seen to that
     problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
     options = {"dtype": request.dtype is not None, "compact": request.compact}
     problems = tuple((name, problem) for name, is_given in options.items() if is_given)

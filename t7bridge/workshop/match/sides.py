@@ -41,7 +41,7 @@ from ...nn.state_dict import ROOT_FIELD, StateDict, state_dict
 from ...report import Note
 from ...torchmodules.factories import Factory, is_factory
 from ..cells import recognized, recurrence
-from .parts import name_of, prefix_of, sibling
+from .parts import keys_under, name_of, prefix_of, sibling
 
 if TYPE_CHECKING:
     from ...torchmodules import Wiring
@@ -65,6 +65,10 @@ class Gates:
 
     order: tuple[int, ...]
     words: str
+
+
+_UNREAD: Any = object()
+"""Instead of a data flow that is not read yet."""
 
 
 @define(eq=False)
@@ -91,7 +95,7 @@ class Side:
         live: the live PyTorch module that it comes from, or `None`.
         lists: the keys of each list of tensors, which have no names, in order.
         own_keys: the key after renaming → the key that the model itself has; empty if none was renamed.
-        wired: empty until `wiring_of` is called, and then its result, which takes time, as the only element.
+        wired: what `wiring_of` has read, which takes time; `_UNREAD` before.
     """
 
     name: str = ""
@@ -111,7 +115,7 @@ class Side:
     live: Any = None
     lists: list[list[str]] = field(factory=list)
     own_keys: dict[str, str] = field(factory=dict)
-    wired: list[Wired | None] = field(factory=list, init=False, repr=False)
+    wired: Wired | None = field(default=_UNREAD, init=False, repr=False)
 
     @property
     def has_graph(self) -> bool:
@@ -142,8 +146,24 @@ def side_of(
         FormatError: the file is damaged, or in no supported format.
     """
     side = Side(name)
+    state = _state_behind(side, value, at, limits)
+    _add_tensors(side, adopt(state))
+    if naming:
+        _rename(side, naming)
+    return side
+
+
+def _state_behind(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
+    """Return the state dict that a value is, holds or makes, or a live module that has one; see `side_of`.
+
+    Args:
+        side: receives what is known of the model: its file, module or factory, notes and derived keys.
+        value: the value.
+        at: the path inside it.
+        limits: resource limits.
+    """
     # Each kind of value becomes a simpler one: of a file or factory what it holds or makes, of a Lua module its
-    # `StateDict`, and of this the dict of its tensors.
+    # `StateDict`.
     if isinstance(value, Factory) or is_factory(value):
         side.factory = value if isinstance(value, Factory) else Factory.parse(value)
         side.name = str(side.factory)
@@ -154,17 +174,21 @@ def side_of(
         side.module = value
         value = state_dict(value, limits=limits)
     if isinstance(value, StateDict):
-        for key, origin in value.origins.items():
-            if origin.param and origin.param.kind == "derived":
-                side.derived.add(key)
+        side.derived |= _derived_keys(value)
         side.notes += value.notes
-        value = value.tensors
     if is_live(value):
         side.live = value
-    _add_tensors(side, adopt(value))
-    if naming:
-        _rename(side, naming)
-    return side
+    return value
+
+
+def _derived_keys(state: StateDict) -> set[str]:
+    """Return the keys of the tensors of a state dict that follow from others."""
+    derived = set()
+    for key in state:
+        origin = state.origins.get(key)  # tensors that a user has added have none
+        if origin is not None and origin.param is not None and origin.param.kind == "derived":
+            derived.add(key)
+    return derived
 
 
 def _rename(side: Side, naming: Naming) -> None:
@@ -184,7 +208,7 @@ def _rename(side: Side, naming: Naming) -> None:
     side.keys = list(names)
     side.tensors = {new_names[key]: tensor for key, tensor in side.tensors.items()}
     side.others = {new_names[key]: item for key, item in side.others.items()}
-    side.derived = {new_names.get(key, key) for key in side.derived}
+    side.derived = {new_names[key] for key in side.derived}
     side.lists = [[new_names[key] for key in keys_of_list] for keys_of_list in side.lists]
     side.own_keys = dict(names)
 
@@ -273,7 +297,7 @@ def _state_of(factory: Factory) -> OrderedDict[str, Any]:
     """Return the state dict of a factory's module, whose parameters get their values when these are asked for."""
     require_torch()
     state = torchmodules.skeleton(factory).state_dict()
-    # The module with values is made once, when the first of them is asked for.
+    # The module with values is made once, when the first of them is asked for. It downloads nothing on its own.
     load_values = cache(lambda: adopt(torchmodules.make_module(factory, fetch=False)))
     storages: dict[int, Storage] = {}
     result: OrderedDict[str, Any] = OrderedDict()
@@ -330,13 +354,13 @@ def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
         modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
     if at is None and len(modules) > 1:
         # A module without tensors, such as a criterion, counts only if none has any.
-        modules = [(path, module) for path, module in modules if state_dict(module).tensors] or modules
+        modules = [(path, module) for path, module in modules if state_dict(module)] or modules
     _, module = choose(modules, at, name)
     return module
 
 
 def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
-    """Return the only state dict in a `.pt`, or that at a path.
+    """Return the only state dict in a `.pt`, or that at a path, as a dict of tensors and perhaps other values.
 
     State dicts are dicts with tensors, and pickled modules, inside of which none are looked for. A list of tensors is
     one if the file has nothing else, or if the path leads to it.
@@ -346,8 +370,12 @@ def _state_in(side: Side, value: Any, at: str | None, limits: Limits) -> Any:
         value: the content of the file.
         at: the path, `root.model`; `None` for the only one.
         limits: resource limits.
+
+    Raises:
+        ModelError: there is none, or there are several, or none at the path.
     """
     if at is None:
+        # Of a checkpoint that of the model, which has a usual key: the others are an optimizer's, say.
         state = state_dict_in(value)
         if state:
             return state
@@ -388,34 +416,19 @@ Wired = tuple["Wiring", dict[str, str]]
 
 def wiring_of(side: Side) -> Wired | None:
     """Return the data flow of the model that a side comes from; `None` if there is none, or it cannot be read."""
-    if not side.has_graph:
-        return None
-    if not side.wired:
-        side.wired.append(_read_wiring(side))
-    (wired,) = side.wired
-    return wired
+    if side.wired is _UNREAD:
+        side.wired = _read_wiring(side) if side.has_graph else None
+    return side.wired
 
 
 def _read_wiring(side: Side) -> Wired | None:
-    """Return the data flow of a model, see `wiring_of`; each call makes the module, without memory for weights.
+    """Return the data flow of a side's model, see `wiring_of`; each call makes the module, without memory for weights.
 
     `None` if the module cannot be made, as of layers that PyTorch does not have, or if it cannot be traced.
     """
-    keys_in_model: dict[str, str] = {}
     try:
         require_torch()
-        if side.live is not None:
-            live = side.live
-        elif side.factory is not None:
-            live = torchmodules.skeleton(side.factory)
-        elif side.cells is not None:
-            live = torchmodules.construct(side.cells.plan.root)
-        else:
-            assert side.module is not None
-            state = state_dict(side.module, own_keys=True)
-            live = torchmodules.construct(build_plan(side.module, state=state).root)
-            if ROOT_FIELD in side.module:  # `save_module` has recorded PyTorch's keys, which the side has
-                keys_in_model = _keys_in_lua(side.tensors, state.tensors)
+        live, keys_in_model = _live_model(side)
     except (T7BridgeError, RecursionError):  # layers without modules, or nested too deep
         return None
     wiring = torchmodules.wiring_of(live)
@@ -426,10 +439,30 @@ def _read_wiring(side: Side) -> Wired | None:
     return wiring, keys_in_model
 
 
+def _live_model(side: Side) -> tuple[Any, dict[str, str]]:
+    """Return the live module of a side that has a graph, and its own keys, by those of the side, where they differ.
+
+    Raises:
+        T7BridgeError: it cannot be made.
+    """
+    if side.live is not None:
+        return side.live, {}
+    if side.factory is not None:
+        return torchmodules.skeleton(side.factory), {}
+    if side.cells is not None:
+        return torchmodules.construct(side.cells.plan.root), {}
+    assert side.module is not None
+    state = state_dict(side.module, own_keys=True)
+    live = torchmodules.construct(build_plan(side.module, state=state).root)
+    if ROOT_FIELD in side.module:  # `save_module` has recorded PyTorch's keys, which the side has
+        return live, _keys_in_lua(side.tensors, state)
+    return live, {}
+
+
 def _keys_in_lua(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the keys in Lua of tensors that have other keys here: tensors with the same memory are the same.
 
-    The key in Lua is empty for tied tensors, which have two.
+    The key in Lua is empty for tied tensors, which have two, and for tensors that are none of Lua's.
 
     Args:
         tensors: by their keys here.
@@ -487,7 +520,8 @@ def in_target_order(side: Side, tensors: Mapping[str, Any]) -> OrderedDict[str, 
 def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
     """Return the number of gates in a key of a PyTorch state dict: 4 for an LSTM, 3 for a GRU, 1 for any other key.
 
-    0 for a tensor with fewer rows than the cell has features, which no cell of PyTorch has.
+    It is the number of rows for each feature of the cell, and 1 if the features are not known. 0 for a tensor with
+    fewer rows than features, which no cell of PyTorch has.
 
     Args:
         key: one of the state dict.
@@ -507,7 +541,7 @@ def gate_count(key: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def reorder(letters: str, count: int, into_pytorch: bool) -> Gates:
-    """Return the reordering between an order of gates and PyTorch's.
+    """Return the reordering of the source's gates into the target's order; one of the two is PyTorch's.
 
     Args:
         letters: the order of the side that is not PyTorch's, a letter a gate: `ifog`.
@@ -539,13 +573,14 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
     # For the prefix of each layer the first row of each gate, and its letter.
     rows: dict[str, list[tuple[int, str]]] = {}
     for piece in cells.pieces:
-        # A piece is one gate: its rows in the layer of Lua, and in the stacked gates of PyTorch's cell.
-        rows_of_gate = piece.size[0]
-        gate = piece.at[0] // rows_of_gate
-        is_matrix = len(piece.start) == 2
-        has_four_gates = cells.state[piece.target].shape[0] == 4 * rows_of_gate
-        if is_matrix and has_four_gates:
-            rows.setdefault(prefix_of(piece.key), []).append((piece.start[0], ORDERS[4][gate]))
+        # A piece is the matrix or bias of one gate: a block of rows in Lua's layer, and one in PyTorch's cell.
+        rows_of_gate, *columns = piece.size
+        row_in_lua, *_ = piece.start
+        row_in_cell, *_ = piece.at
+        rows_of_cell, *_ = cells.state[piece.target].shape
+        if columns and rows_of_cell == 4 * rows_of_gate:  # a matrix, of an LSTM
+            letter = ORDERS[4][row_in_cell // rows_of_gate]
+            rows.setdefault(prefix_of(piece.key), []).append((row_in_lua, letter))
     orders = {}
     for prefix, gates in rows.items():
         order = "".join(letter for _, letter in sorted(gates))
@@ -576,19 +611,20 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     Args:
         side: the side.
         other: the other.
-        mapped: the user's keys and prefixes. If one is of a Lua layer in a cell, the side keeps its layers, and gets
-            the order of their gates.
+        mapped: the user's keys and prefixes of this side. If one is of a Lua layer in a cell, the side keeps its
+            layers, and gets the order of their gates.
     """
     if side.module is None or not any(map(_KEY_WITH_GATES.match, other.tensors)):
         return side
-    # Keys that are PyTorch's already (`save_module` recorded them), or that the user renamed, are not those of cells.
+    # Recognized cells have the keys of Lua's layers. Where `save_module` recorded PyTorch's, or the user renamed them,
+    # the side has others.
     if ROOT_FIELD in side.module or side.own_keys:
         return side
     cells = _recognized(side.module, only_torch=True)
     if cells is None or not cells.pieces:
         return side
     keys_in_cells = {piece.key for piece in cells.pieces}
-    if any(key.startswith(name) for name in mapped for key in keys_in_cells):
+    if any(keys_under(name, keys_in_cells) for name in mapped):
         return evolve(side, gates=gate_orders(cells))
     # What the side does not match, as the tensor is not all of its value, is not matched in a cell either.
     tensors = {key: tensor for key, tensor in cells.state.items() if key not in side.others}

@@ -6,6 +6,7 @@ May import conversion, formats, graph, nn and torchmodules.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
@@ -26,7 +27,7 @@ from ...graph.lua import Table, TorchObject, Value
 from ...graph.tensor import Tensor
 from ...io.source import add_input
 from ...limits import Limits
-from ...nn.output_shapes import Example
+from ...nn.output_shapes import Example, inputs_text
 from ...nn.places import Places, choose_module, find_modules
 from ...nn.registry import layer_of
 from ...nn.state_dict import state_dict
@@ -59,6 +60,7 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
     proof = Proof(name)
     models = find_modules(value)
     if at is not None or not models:
+        # It raises the error if there is no model, or none there.
         models = [choose_module(value, at, name)]
     for path, module in models:
         entry = layer_of(module.class_name)
@@ -69,12 +71,12 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
 
 
 def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
-    """Return the layers of a model that are in no run, without containers, as not recorded.
+    """Return the layers of a model that are in no run as not recorded, without containers and unknown classes.
 
     Args:
         module: the model.
         path: its path.
-        listed: the paths of the others; those returned are added.
+        listed: the paths of the layers that have a verdict; those returned are added.
         limits: resource limits.
     """
     layers = []
@@ -118,7 +120,7 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
         pairs: each an input and the output that it should have, in any form of `_values`.
 
     Raises:
-        ModelError: one of them is not a pair.
+        ModelError: one of them is not a pair, or has no values.
     """
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise ModelError("a reference is not a pair of an input and an output")
@@ -126,28 +128,40 @@ def _by_pairs(subject: Subject, pairs: list[Any]) -> Proof:
     recordings = [(_values(inputs, limits), _values(wanted, limits)) for inputs, wanted in pairs]
     layers = []
     for number, (inputs, wanted) in enumerate(recordings, 1):
-        layers.append(_verdict_on_whole(subject, inputs, wanted, f"pair {number}"))
+        label = f"pair {number}"
+        if not is_complete(inputs) or not is_complete(wanted):
+            raise ModelError(f"{label} has no values to compare", expected="tensors of real numbers that are not empty")
+        layers.append(_verdict_on_whole(subject, inputs, wanted, label))
     return Proof(subject.file, layers, "expected outputs")
 
 
 def _values(value: Any, limits: Limits) -> Recorded:
-    """Return a value of the user's as recorded values: tensors, arrays and lists; the rest is read as `--input` is.
+    """Return a value of the user's as recorded values.
 
     Args:
-        value: a tensor, an array, an `Example`, a list of these, or the path of a file or a shape as a text.
+        value: a tensor of PyTorch or Lua, an array, a Lua table, a list of these, or the path of a file with some.
         limits: resource limits of reading a file.
+
+    Raises:
+        ModelError: it is none of these, a shape, which has no values, or of a type that numpy lacks.
     """
     if isinstance(value, (list, tuple)):
         return [_values(item, limits) for item in value]
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except (RuntimeError, TypeError) as error:  # bfloat16, sparse tensors
+            raise ModelError(f"a tensor cannot be compared: {first_line(error)}", found=str(value.dtype)) from error
     if isinstance(value, np.ndarray):
         value = Tensor.from_numpy(value)
-    if isinstance(value, Example):
-        value = value.value
     if isinstance(value, (Tensor, Table)):
         return recorded(value)
-    return _values(parse_inputs([value], limits=limits), limits)
+    if not isinstance(value, Example):
+        # A path: each tensor in its file becomes an example with a value.
+        return _values(parse_inputs([value], limits=limits), limits)
+    if value.value is None:
+        raise ModelError("a shape has no values to compare", found=inputs_text(value), expected="a file such as in.t7")
+    return recorded(value.value)
 
 
 def _count_weights(model: TorchObject, path: str, limits: Limits) -> int:
@@ -170,19 +184,11 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
         wanted: the output that it should return.
         label: begins the reason.
     """
-    model = subject.model
-    path = subject.path
-    limits = subject.limits
+    parameters = _count_weights(subject.model, subject.path, subject.limits)
     # A model that does not run on the input differs, too.
-    proof = LayerProof(path, model.class_name, DIFFERS, parameters=_count_weights(model, path, limits))
+    proof = LayerProof(subject.path, subject.model.class_name, DIFFERS, parameters=parameters)
     try:
-        # The output has the precision in which Lua computed; an input may have fewer digits.
-        unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
-        layer = LiveLayer.build(model, path, unit, limits)
-        layer.module.eval()
-        # The only run there is.
-        node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))
-        node.run()
+        node = _run_whole(subject, inputs, wanted)
     except (NotRunError, T7BridgeError) as error:
         proof.reason = f"{label}: {error}"
         return proof
@@ -194,8 +200,38 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     return proof
 
 
+def _run_whole(subject: Subject, inputs: Recorded, wanted: Recorded) -> Node:
+    """Run a model in evaluation mode, and return what it has computed.
+
+    Args:
+        subject: the model.
+        inputs: its input.
+        wanted: the output that it should return, which shows the precision.
+
+    Raises:
+        NotRunError: it does not accept the input, or draws at random.
+        T7BridgeError: it has no PyTorch module.
+    """
+    # The output has the precision in which Lua computed; an input may have fewer digits.
+    unit = unit_of(wanted) or unit_of(inputs) or UNIT["float32"]
+    layer = LiveLayer.build(subject.model, subject.path, unit, subject.limits)
+    layer.module.eval()
+    node = Node(run_number=0, unit=unit, layer=layer, inputs=to_doubles(inputs))  # the only run there is
+    node.run()
+    return node
+
+
 def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
-    """Return the verdict by a table of an input and an output."""
+    """Return the verdict on a model as a whole by a table of an input and an output.
+
+    Args:
+        subject: the model.
+        table: the table, with the fields `input` and `output`.
+        place: the name of its file, for messages.
+
+    Raises:
+        ModelError: it lacks one of the two.
+    """
     inputs = recorded(table.get("input"))
     wanted = recorded(table.get("output"))
     if not is_complete(inputs) or not is_complete(wanted):
@@ -204,7 +240,7 @@ def _by_recording(subject: Subject, table: Table, place: str) -> Proof:
 
 
 def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Module | Table, str]:
-    """Return the live model of a reference, or the table of a recording, and its name.
+    """Return the live model of a reference, which may be changed, or the table of a recording, and its name.
 
     Args:
         reference: a module of PyTorch or Lua, a state dict, or the path of a file or of a folder with a `model.py`.
@@ -215,7 +251,7 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         ModelError: it has no model, or only weights without a factory.
     """
     if isinstance(reference, nn.Module):
-        return reference, type(reference).__name__
+        return _copied(reference), type(reference).__name__
     if isinstance(reference, TorchObject):
         return live_module(reference, limits=limits), reference.class_name
     if isinstance(reference, Mapping) and factory is not None:
@@ -226,6 +262,40 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
         return _from_folder(path), name
     if factory is not None:
         return _from_factory(factory, torch_weights(reference, limits), path), name
+    return _from_file(reference, path, name, limits)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of the user's module, which stays as it is: the copy is changed to double precision.
+
+    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
+
+    Raises:
+        ModelError: it holds something that cannot be copied.
+    """
+    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
+    for inside in module.modules():
+        for value in vars(inside).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                copies_by_id[id(value)] = value.detach().clone()
+    try:
+        return copy.deepcopy(module, copies_by_id)
+    except Exception as error:  # the user's classes may hold anything
+        raise ModelError(f"the module cannot be copied: {type(error).__name__}: {first_line(error)}") from error
+
+
+def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn.Module | Table, str]:
+    """Return the live model in a file, or the table of a recording, and its name; see `_opened`.
+
+    Args:
+        reference: the path of a `.t7` or of a TorchScript archive.
+        path: the same as a text, by which a recording is named.
+        name: its last part, by which a model is named.
+        limits: resource limits.
+
+    Raises:
+        ModelError: it has no model, or only weights.
+    """
     document = formats.open(reference, limits=limits)
     if document.spec.values == formats.LUA:
         value = document.first
@@ -281,6 +351,7 @@ def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
         weights: the state dict.
         path: of the weights, for messages.
     """
+    # Nothing is fetched that the weights replace.
     model = in_double(make_module(Factory.parse(name), fetch=False))
-    load_weights(model, weights, path)  # in double precision, as those of Lua may be
+    load_weights(model, weights, path)  # after `in_double`, as those of Lua may be doubles
     return model

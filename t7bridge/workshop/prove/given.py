@@ -29,9 +29,11 @@ _WORST_CONDITION = 1e4
 """Largest condition number of equations that are solved: with it half of the seven digits of a float are left."""
 _MOST_TIMES_LARGER = 64
 """Times that an image may be larger than its unfolding: as with kernels of 1 x 1 and steps of 8."""
+_SCATTER_AND_GATHER: dict[int, tuple[Any, Any]] = {2: (F.conv_transpose2d, F.conv2d), 3: (F.conv_transpose3d, F.conv3d)}
+"""By the number of the kernel's dimensions: what adds up pixels of windows to an image, and what reads them from it."""
 _OTHER_PADDINGS = range(5)
-_OTHER_STEPS = range(1, 5)
-"""Paddings and steps that are tried to show that the unfolded input is of other sizes than those of the file."""
+_OTHER_STRIDES = range(1, 5)
+"""Paddings and strides that are tried to show that the unfolded input was made with others than those of the file."""
 
 
 @define(frozen=True)
@@ -39,7 +41,7 @@ class Derived:
     """An input that follows from other fields of its layer.
 
     Attributes:
-        inputs: the input; or the recorded output, if `function` solves for it.
+        inputs: the input; or the recorded output, if `function` solves for the input.
         reason: where it comes from, in words.
         function: computes the output of the layer from `inputs`.
     """
@@ -82,9 +84,10 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
         rows = _rows(layer, to_doubles(output), facts.first_row)
         return Derived(rows, FROM_FIELD) if rows is not None else None
     if type(layer.module) is nn.Linear and is_intact and _is_solvable(layer, to_doubles(output)):
-        return Derived([to_doubles(output)], FROM_OUTPUT, nearest_outputs)
+        return Derived(to_doubles(output), FROM_OUTPUT, nearest_outputs)
     matrix = layer.obj.get("finput")
     if facts.unfolds and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
+        # Of the output only the sizes are used, which one that was overwritten has, too.
         image = _folded(layer.module, to_doubles(matrix), to_doubles(output))
         return Derived(image, FROM_FIELD) if image is not None else None
     return None
@@ -95,8 +98,11 @@ def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | 
 
     Args:
         layer: the lookup table.
-        output: its recorded output.
-        first: the number of the first row.
+        output: its recorded output, whose last dimension is that of a row.
+        first: Lua's number of the first row.
+
+    Returns:
+        Numbers counted as Lua does, as doubles, of the shape of the output without its last dimension.
     """
     table: Any = layer.module.weight
     # With maxNorm Lua scales the rows that it chooses, in the table itself.
@@ -106,16 +112,22 @@ def _rows(layer: LiveLayer, output: torch.Tensor, first: int) -> torch.Tensor | 
     if len(rows) * len(table) > _MOST_ELEMENTS or not bool(rows.isfinite().all()):
         return None
     nearest = torch.cdist(rows, table).argmin(1)
-    # A row further from the output than from zero was chosen by chance.
-    by_chance = (table[nearest] - rows).square().sum(1) > rows.square().sum(1)
-    if bool(by_chance.any()):
+    # Where zeros would be closer than the closest row, the output is not of this table.
+    is_worse_than_zeros = (table[nearest] - rows).square().sum(1) > rows.square().sum(1)
+    if bool(is_worse_than_zeros.any()):
         return None
-    one_row = (1,)
-    return (nearest + first).double().reshape(output.shape[:-1] or one_row)
+    # Of one index Lua returns one row, a vector.
+    one_index = (1,)
+    return (nearest + first).double().reshape(output.shape[:-1] or one_index)
 
 
 def _is_solvable(layer: LiveLayer, output: torch.Tensor) -> bool:
-    """Return whether a linear layer has more outputs than inputs, and these determine the inputs."""
+    """Return whether a linear layer has more outputs than inputs, and its weights determine the inputs by these.
+
+    Args:
+        layer: the layer.
+        output: its recorded output, whose last dimension is that of the features.
+    """
     weight: Any = layer.module.weight
     count_of_outputs, count_of_inputs = weight.shape
     # From as many outputs as inputs some input follows always, whatever the weights are.
@@ -136,14 +148,13 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
 
     Args:
         layer: the layer, of more outputs than inputs.
-        value: a list with the recorded output.
+        value: the recorded output, whose last dimension is that of the features.
     """
     # Weights with errors of rounding take the place of the layer's own.
     tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
     weight = tensors["weight"].double()
     bias = tensors.get("bias", torch.zeros(())).double()
-    (recorded_output,) = value
-    output = recorded_output.double()
+    output = value.double()
     columns = (output - bias).reshape(-1, weight.shape[0]).T
     inputs = torch.linalg.lstsq(weight, columns).solution
     return [((weight @ inputs).T + bias).reshape(output.shape)]
@@ -161,7 +172,26 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
         output: the recorded output, (channels, places...), before it perhaps a batch.
 
     Raises:
-        RefusedError: it is the unfolding by another padding or other steps than those of the file.
+        RefusedError: it is the unfolding by another padding or other strides than those of the file.
+    """
+    columns = _columns(conv, matrix, output)
+    if columns is None:
+        return None
+    image = _fold(columns, conv.kernel_size, conv.stride, conv.padding)
+    if image is None:
+        _check_options(conv, columns)
+        return None
+    batch = output.shape[: output.dim() - len(conv.kernel_size) - 1]
+    return image.reshape(*batch, conv.in_channels, *image.shape[2:])
+
+
+def _columns(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Return an unfolding as `_fold` takes it; `None` if it is too large, or of another image than the output.
+
+    Args:
+        conv: the live convolution.
+        matrix: the unfolding in the file; see `_folded`.
+        output: the recorded output, of which only the shape counts; see `_folded`.
     """
     kernel = conv.kernel_size
     rank = len(kernel)
@@ -173,59 +203,68 @@ def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tens
     # Of another pass: the buffer has what the last one unfolded.
     if matrix.numel() != count or matrix.shape[-1] != prod(places):
         return None
-    columns = matrix.reshape(-1, prod(kernel), *places)
-    image: torch.Tensor | None = _fold(columns, kernel, conv.stride, conv.padding)
-    if image is not None:
-        return image.reshape(*batch, conv.in_channels, *image.shape[2:])
-    # Another padding or other strides that fit show that the fields were changed after the pass.
+    return matrix.reshape(-1, prod(kernel), *places)
+
+
+def _check_options(conv: Any, columns: torch.Tensor) -> None:
+    """Refuse an unfolding by another padding or other strides: the fields were changed after the pass.
+
+    Args:
+        conv: the live convolution.
+        columns: see `_fold`; those of no image by the padding and the strides of `conv`.
+
+    Raises:
+        RefusedError: they are those of an image by another padding, or by other strides.
+    """
+    kernel = conv.kernel_size
+    rank = len(kernel)
     for padding in product(_OTHER_PADDINGS, repeat=rank):
         if _fold(columns, kernel, conv.stride, padding) is not None:
             raise RefusedError("its unfolded input has another padding")
-    for strides in product(_OTHER_STEPS, repeat=rank):
+    for strides in product(_OTHER_STRIDES, repeat=rank):
         if _fold(columns, kernel, strides, conv.padding) is not None:
             raise RefusedError("its unfolded input has other steps")
-    return None
 
 
-def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> Any:
+def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> torch.Tensor | None:
     """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ.
 
+    `None`, too, for strides and paddings that no convolution has, and for images that are much larger.
+
     Args:
-        columns: the unfolding: (images and channels, positions in the kernel, places of the kernel).
-        kernel: extents of the kernel.
+        columns: the unfolding: (images and channels, positions in the kernel, places of the kernel...).
+        kernel: extents of the kernel, of two or three dimensions.
         strides: of the kernel.
         padding: pixels of zeros at each side.
 
     Returns:
         The images, (images and channels, 1, extents...), with zeros where no place of the kernel reads.
     """
-    if min(strides) < 1 or min(padding) < 0:
+    if min(strides) < 1 or min(padding) < 0 or _is_much_larger(columns, kernel, strides):
         return None
-    _, _, *places = columns.shape
-    extents = [(place - 1) * stride + size for place, stride, size in zip(places, strides, kernel)]
-    # Where windows do not overlap, an image has more elements than its unfolding.
-    if len(columns) * prod(extents) > _MOST_TIMES_LARGER * columns.numel():
-        return None
-    if len(kernel) == 2:
-        scatter: Any = F.conv_transpose2d
-        gather: Any = F.conv2d
-    else:
-        scatter = F.conv_transpose3d
-        gather = F.conv3d
+    scatter, gather = _SCATTER_AND_GATHER[len(kernel)]
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
     times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
-    # A pixel is the mean of all positions that read it. If these differ, the image has another unfolding, see below.
+    # A pixel is the mean of all positions that read it. If these differ, the image has another unfolding.
     padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
     image = _without_padding(padded_image, strides, padding)
     if image is None:
         return None
-    again = gather(image, pixels, stride=strides, padding=padding)
-    is_unfolding = again.shape == columns.shape and torch.allclose(again, columns, rtol=1e-12, atol=0)
-    return image if is_unfolding else None
+    unfolding = gather(image, pixels, stride=strides, padding=padding)
+    is_same = unfolding.shape == columns.shape and torch.allclose(unfolding, columns, rtol=1e-12, atol=0)
+    return image if is_same else None
 
 
-def _without_padding(padded_image: Any, strides: Any, padding: Any) -> Any:
+def _is_much_larger(columns: torch.Tensor, kernel: Any, strides: Any) -> bool:
+    """Return whether images are much larger than their unfolding, as where windows do not overlap; see `_fold`."""
+    count, _, *places = columns.shape
+    extents = [(place - 1) * stride + size for place, stride, size in zip(places, strides, kernel)]
+    elements: int = count * prod(extents)
+    return elements > _MOST_TIMES_LARGER * columns.numel()
+
+
+def _without_padding(padded_image: torch.Tensor, strides: Any, padding: Any) -> torch.Tensor | None:
     """Return images without the zeros at their sides; `None` if nothing is left of them.
 
     A kernel may leave the last pixels of a row unread, fewer than a stride: they are added, as zeros, so that the image

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import evolve
@@ -107,7 +107,7 @@ class _EnteredLayers(Kinds):
         self._recorded: dict[Origin, Spec] = {}
         """Inputs of the sizes that the file records."""
         self._next_indices: dict[Origin, set[int]] = {}
-        """For each value what follows it in the origins of values that layers take: indices, `_EACH` or `_BEHIND`."""
+        """For each value what follows it in the origins of visited values: indices, `_EACH` or `_BEHIND`."""
         self._same_shape_as: dict[Origin, Origin] = {}
         """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
 
@@ -147,6 +147,7 @@ class _EnteredLayers(Kinds):
         if indices == {_EACH}:
             step = self.example((*origin, _EACH), is_exact, is_for_another)
             return None if step is None else [step] * _STEPS
+        # An index from the end, or `_EACH` besides others, does not tell the length.
         if not indices or min(indices) < 0 or max(indices) >= _MOST_ELEMENTS:
             return None
         specs = [self.example((*origin, index), is_exact, is_for_another) for index in range(max(indices) + 1)]
@@ -166,15 +167,23 @@ class _EnteredLayers(Kinds):
             return ANY
         self._depth += 1
         if kind.origin is not None:
-            for length, index in enumerate(kind.origin):
-                self._next_indices.setdefault(kind.origin[:length], set()).add(index)
+            self._note_origin(kind.origin)
             output = self._of_input(spec, kind, kind.origin)
         elif traits_of(spec.target).output is fold and kind.items is not None:
+            # A sum or product of a list whose elements may be of the input.
             output = self._folded(kind.items)
         else:
             output = super().visit(spec, kind)
         self._depth -= 1
         return output
+
+    def _note_origin(self, origin: Origin) -> None:
+        """Note for the input, and for each value on the way to one that a module takes, by which index the way goes on.
+
+        Of (1, 0), element 0 of element 1, that is 1 for `_THE_INPUT`, and 0 for (1,).
+        """
+        for length, index in enumerate(origin):
+            self._next_indices.setdefault(origin[:length], set()).add(index)
 
     def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
         """Return the kind of the output of a module that takes the input, or an element of it, and note what it takes.
@@ -192,16 +201,27 @@ class _EnteredLayers(Kinds):
             self._examples[origin] = example
         has_called = self._calls > calls_before
         if not has_called and self.example(origin, is_exact=True) is None:
-            # How it calls the modules inside is not known. Each is asked as if it took the input, and the first that
-            # says what it takes decides. A module in a cell takes the states, too, of which there are two at most.
-            facts = traits_of(spec.target)
-            is_cell = facts.by_step and facts.flow is not None
-            for child in spec.children.values():
-                self(child, listed([kind, ANY, ANY]) if is_cell else kind)
+            self._ask_modules_inside(spec, kind)
         sizes = None if spec.obj is None else _recorded_input(spec.obj)
         if sizes is not None:
+            # A container is asked after those inside it, which have recorded the same input.
             self._recorded.setdefault(origin, sizes)
         return output
+
+    def _ask_modules_inside(self, spec: ModuleSpec, kind: Kind) -> None:
+        """Visit each module inside one of which nobody knows how it calls them, as if it took the input.
+
+        The first that says what it takes decides, as `visit` does nothing from then on.
+
+        Args:
+            spec: the module.
+            kind: of its input.
+        """
+        facts = traits_of(spec.target)
+        # A module in a cell takes a list of its input and the states, of which there are two at most.
+        is_cell = facts.by_step and facts.flow is not None
+        for child in spec.children.values():
+            self(child, listed([kind, ANY, ANY]) if is_cell else kind)
 
     def _output_for_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
         """Return the kind of the output of a module that takes the input, or an element of it.
@@ -213,7 +233,8 @@ class _EnteredLayers(Kinds):
         """
         facts = traits_of(spec.target)
         if facts.flow is narrowed:
-            # A range of the elements of a list: each keeps its index.
+            # A range of the elements of a list, from 0: each keeps its index. The flow would ask for the length of the
+            # list, which is not known of the input.
             start, length = spec.args
             return listed([kind.at(index) for index in range(start, start + min(length, _MOST_ELEMENTS))])
         if facts.flow is not None:
@@ -221,6 +242,7 @@ class _EnteredLayers(Kinds):
         if facts.output is same:
             return kind  # the next layer says what this one takes
         if origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
+            # What the next layer says of this output is a guess of what this one takes.
             return Kind("any", origin=(*origin, _BEHIND))
         return ANY
 
@@ -316,11 +338,7 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         return None
     first_row = in_lua_of(obj).first_row
     if facts.takes_tokens or first_row is not None:
-        # Tokens count from 1. A table whose first row has a lower number has the rows below 1 for padding: none of
-        # these is drawn.
-        rows_for_padding = 0 if first_row is None else 1 - first_row
-        tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
-        return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
+        return _example_of_tokens(spec, first_row)
     features = _features(obj, like_of(spec.target))
     if not features:
         return None
@@ -330,6 +348,19 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
     return Example(name="", shape=tuple(extents[axis] for axis in axes))
 
 
+def _example_of_tokens(spec: ModuleSpec, first_row: int | None) -> Example | None:
+    """Return numbers of tokens, counted from 1; `None` if a layer has no rows, or does not say how many.
+
+    Args:
+        spec: the layer in the plan, whose first argument is the number of its rows.
+        first_row: Lua's number of the first row; `None` for a layer that counts from 1.
+    """
+    # A table whose first row has a lower number has the rows below 1 for padding: none of these is drawn.
+    rows_for_padding = 0 if first_row is None else 1 - first_row
+    tokens = _size(spec.args[0]) - rows_for_padding if spec.args else 0
+    return Example(name="", shape=(_BATCH, _TOKENS), bounds=(1, tokens)) if tokens > 0 else None
+
+
 _LARGEST_IMAGE = 299
 """Largest height and width of an image of ImageNet's models."""
 _LARGEST_VOLUME = 16
@@ -337,13 +368,17 @@ _LARGEST_VOLUME = 16
 
 
 def _axes(spec: ModuleSpec) -> str:
-    """Return the axes of the input of a layer, a letter each: batch, channels, depth, height, width, steps, time."""
+    """Return the axes of the input of a layer, a letter each, in order.
+
+    Batch, channels or features, depth, height, width; steps of a sequence, and time of a signal.
+    """
     facts = traits_of(spec.target)
     if facts.axes:
         return facts.axes
     if facts.recurrent is not None and not facts.by_step:
         return "sbc"
     suffix_of_class = like_of(spec.target)[-2:]  # of Conv2d, MaxPool3d
+    # Layers over time have `axes`: all others take rows of features.
     return {"2d": "bchw", "3d": "bcdhw"}.get(suffix_of_class, "bc")
 
 
@@ -354,7 +389,7 @@ def _features(obj: TorchObject, like: str) -> int:
         obj: the layer.
         like: the class of torch.nn that it is like.
     """
-    # A class has it in one of these fields; the others count as 0.
+    # A class has it in one of these places; the others count as 0.
     counts = [_size(obj.get(field)) for field in ("nInputPlane", "inputSize", "inputsize", "inputFrameSize")]
     weight = obj.get("weight")
     if like == "Linear" and isinstance(weight, Tensor) and weight.ndim == 2:
@@ -384,8 +419,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
         ModelError: the model's layers do not determine its input.
     """
     plan = _planned(model)
-    first_side = SIDES[0]
-    first = _guess(plan, first_side)
+    first = _guess(plan, SIDES[0])
     if first is None:
         raise ModelError(
             "the layers do not determine the model's input", path=path, hint="Specify it: --input 2x3x224x224."
@@ -394,10 +428,7 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
         layer = LiveLayer.build(model, path, UNIT["float32"], limits)  # any unit, as nothing is compared
     except Exception:  # the model has no live module: the comparison reports it
         return first
-    for side in SIDES:
-        spec = _guess(plan, side)
-        if spec == first and side != first_side:
-            break  # it has no images, which other sides would change
+    for spec in _guesses(plan, first):
         # Of words, a model takes sequences, or one for each example.
         for variant in (spec, _one_word_each(spec)):
             if layer.shapes(variant) is not None:
@@ -405,8 +436,26 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
     return first
 
 
+def _guesses(plan: ModuleSpec, first: Spec) -> Iterator[Spec]:
+    """Yield the guesses of an input for each of `SIDES`; one alone if it has no images, which other sides would change.
+
+    Args:
+        plan: the model's.
+        first: the guess for the first side.
+    """
+    yield first
+    for side in SIDES[1:]:
+        spec = _guess(plan, side)
+        if spec == first:
+            return
+        yield spec
+
+
 def _one_word_each(spec: Spec) -> Spec:
-    """Return an input with one token for each example, not with sequences of tokens; others as they are."""
+    """Return an input with one token for each example, not with sequences of tokens; others as they are.
+
+    Guessed inputs have bounds only if they are tokens.
+    """
     if isinstance(spec, list):
         return [_one_word_each(item) for item in spec]
     return evolve(spec, shape=spec.shape[:1]) if spec.bounds else spec

@@ -109,6 +109,11 @@ class Outcome:
         self.has_recorded_shape = False
         self.difference = None
 
+    def set_difference(self, difference: Deviation, recorded: list[torch.Tensor]) -> None:
+        """Set the numbers of a comparison with recorded tensors."""
+        self.difference = difference
+        self.compared = sum(element_counts(recorded))
+
     def decide_as_part_of(self, outcome: Outcome) -> None:
         """Set the verdict and the numbers of another run, in whose comparison this one was compared, too."""
         self.decide(outcome.verdict, f"compared as one with {outcome.run.path}")
@@ -190,16 +195,17 @@ def _note_update(layers: list[Outcome]) -> None:
     Args:
         layers: the verdict on each layer; `updated` is set.
     """
-    has_backward = any(layer.run.grad_input is not None for layer in layers)
+    if all(layer.run.grad_input is None for layer in layers):
+        return  # no backward has run
     weighted = [layer for layer in layers if layer.depends_on_weights]
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
     flat_storages = _flat_storages(layers)
     if all(_storages(layer) & flat_storages for layer in differing):
         # An optimizer updates the flat parameters alone. A weight that is not among them was put into its layer later:
-        # that such a layer agrees does not show that there was no update.
+        # that such a layer agrees does not show that there was no update. A container may have no weights of its own.
         agreeing = [layer for layer in agreeing if not _storages(layer) or _storages(layer) & flat_storages]
-    if has_backward and not agreeing:
+    if not agreeing:
         for layer in differing:
             layer.updated = layer.has_recorded_shape
 
@@ -232,6 +238,7 @@ def _by_path(outcomes: list[Outcome]) -> list[Outcome]:
         if path not in layers:
             layers[path] = outcome
             continue
+        # The worse one stands for the layer; of two with one verdict it counts for both.
         worse, better = sorted((outcome, layers[path]), key=Outcome.worst_first)
         if worse.verdict == better.verdict:
             worse.runs += better.runs
@@ -286,6 +293,8 @@ class Judge:
     def _judge_run(self, number: int, outcome: Outcome) -> Node | None:
         """Decide on a run, and return what computed its output; `None` if that was not, or could not be, computed.
 
+        What was computed is returned also if it differs from what is recorded.
+
         Args:
             number: of the run.
             outcome: receives the verdict.
@@ -299,17 +308,8 @@ class Judge:
             if node is not None:
                 self._check(number, outcome, node)
             self._check_gradient(number, outcome, node)
-        except RefusedError as error:
-            outcome.refuse(str(error))
-        except NotRunError as error:
-            outcome.decide(NOT_RECORDED, str(error))
-        except (UnsupportedError, LimitError) as error:
-            # Not the file's fault: it has no PyTorch module, or is too big.
-            outcome.decide(NOT_RECORDED, error.message)
-        except T7BridgeError as error:
-            outcome.refuse(error.message)  # its fields are inconsistent
-        except RecursionError:
-            outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
+        except (NotRunError, T7BridgeError, RecursionError) as error:
+            _decide_by_error(outcome, error)
         has_run = node is not None and bool(node.values)
         return node if has_run else None
 
@@ -332,19 +332,36 @@ class Judge:
         if run.contradiction and has_output:
             raise RefusedError(run.contradiction)
         inputs = self._read_input(run.input if run.joined is None else run.joined.parts, number)
-        if inputs is None and not has_output:
-            return None  # nothing is recorded
         if inputs is None:
+            if not has_output:
+                return None  # nothing is recorded
             # The verdict is not recorded for this reason, unless the input follows from other fields.
             outcome.reason = run.reason or NO_INPUT
+        if run.joined is None:
+            return self._node_of_layer(number, outcome, inputs)
+        if inputs is None:
+            return None
+        # A container whose last step only concatenates what its modules return.
+        concatenate = partial(_concatenated, run.joined.dim)
+        return Node(number, self._unit(run), layer=None, inputs=inputs, function=concatenate)
+
+    def _node_of_layer(self, number: int, outcome: Outcome, inputs: Values) -> Node | None:
+        """Return what computes the output of a layer; `None` if its input does not follow from its own fields either.
+
+        Args:
+            number: of the run.
+            outcome: receives what is known of the layer, and where its input comes from.
+            inputs: its input; `None` if it is not recorded.
+
+        Raises:
+            RefusedError: its fields contradict one another.
+            T7BridgeError: the layer cannot be built.
+        """
+        run = outcome.run
         unit = self._unit(run)
-        if run.joined is not None:
-            # A container whose last step only concatenates what its modules return.
-            concatenate = partial(_concatenated, run.joined.dim)
-            return None if inputs is None else Node(number, unit, layer=None, inputs=inputs, function=concatenate)
         layer = LiveLayer.build(run.obj, run.path, unit, self.limits, self.in_other_mode)
         outcome.depends_on_weights = layer.has_weights  # with those of modules inside
-        if has_output and not self.is_of_2010:  # in 2010 the extents of kernels were in another order
+        if is_complete(run.output) and not self.is_of_2010:  # in 2010 the extents of kernels were in another order
             check_kernel(layer)
         if inputs is not None:
             return Node(number, unit, layer, inputs)
@@ -355,21 +372,33 @@ class Judge:
         return Node(number, unit, layer, derived.inputs, derived.function)
 
     def _derived(self, layer: LiveLayer, number: int, run: Run) -> Derived | None:
-        """Return the input of a layer from its other fields; `None` if they do not determine it."""
+        """Return the input of a layer from its other fields; `None` if they do not determine it.
+
+        Args:
+            layer: the layer.
+            number: of its run.
+            run: this run.
+
+        Raises:
+            RefusedError: its fields contradict one another.
+        """
+        if self.is_of_2010:
+            return None  # these fields had another layout then
         for buffer in tensors_in(run.obj.get("finput")):
             if self._last_user_of_buffer[id(buffer.storage)] != number:
                 return None  # a later layer unfolded its input into the same buffer
-        if self.is_of_2010:
-            return None  # these fields had another layout then
         return derived_input(layer, run.output, self._is_intact(run, number))
 
     def _read_input(self, value: Recorded, number: int) -> Values:
-        """Return the input of a run; `None` if it is not known.
+        """Return the input of a run; `None` if any part of it is not known.
 
         Args:
-            value: the input as Lua recorded it. In place of a tensor that was overwritten, the result has the
-                `NodeOutput` of what computes it.
+            value: the input as Lua recorded it.
             number: of the run.
+
+        Returns:
+            Tensors of torch, and in place of each that was overwritten the `NodeOutput` of what computes it; numbers
+            as they are.
         """
         if isinstance(value, list):
             parts = [self._read_input(item, number) for item in value]
@@ -399,6 +428,7 @@ class Judge:
             return  # the modules inside computed it
         tensors = list(tensors_in(run.output))
         self._forget_overwritten(run, tensors)
+        # What is of another size than Lua computed is no input of later layers.
         if node is None or element_counts(node.values) != [tensor.numel for tensor in tensors]:
             return
         source = first_of(run.input)
@@ -409,7 +439,13 @@ class Judge:
                 self._add_node_output(source, node, index)
 
     def _add_node_output(self, tensor: Tensor, node: Node, index: int) -> None:
-        """Note that a node computes the memory that a tensor is a view of, as the output with an index."""
+        """Note that a node computes the memory that a tensor is a view of.
+
+        Args:
+            tensor: the tensor, as later runs read it.
+            node: what computes it.
+            index: of the tensor among the outputs of the node, from 0.
+        """
         node_output = NodeOutput(node, index, tuple(tensor.shape))
         self._node_outputs.setdefault(id(tensor.storage), {})[view_of(tensor)] = node_output
 
@@ -418,7 +454,7 @@ class Judge:
 
         Args:
             run: the run.
-            tensors: its outputs; some may be views of its input, which it did not write.
+            tensors: its outputs.
         """
         for region in run.writes:
             storage, _, _ = region
@@ -427,6 +463,7 @@ class Judge:
                 region_of_view, _, _ = view
                 if overlap(region_of_view, region):
                     del node_outputs[view]
+        # An output that is a view of the input is not in `writes`: from now on it is of this run, whatever computed it.
         for tensor in tensors:
             self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
 
@@ -449,11 +486,10 @@ class Judge:
     def _unit(self, run: Run) -> float:
         """Return the unit roundoff of a run's numbers; that of floats if nothing shows it."""
         # The output has the precision in which the layer computed; its weights may have fewer digits.
-        values = (run.output, run.input, [*own_weights(run.obj).values()])
-        for value in values:
-            if has_precision(value):
-                return unit_of(value) or UNIT["float32"]
-        return unit_of(values) or UNIT["float32"]
+        values = [run.output, run.input, [*own_weights(run.obj).values()]]
+        # The first of these with enough numbers to show it; else all together.
+        telling = next((value for value in values if has_precision(value)), values)
+        return unit_of(telling) or UNIT["float32"]
 
     # Comparing it
 
@@ -470,9 +506,9 @@ class Judge:
             NotRunError: it cannot be run.
         """
         run = outcome.run
-        recorded_counts = [tensor.numel for tensor in tensors_in(run.output)]
         if node.layer is not None:  # and not the concatenation that a container ends with
-            self._prepare(node.layer, node.input_values(), sum(recorded_counts))
+            recorded_size = sum(tensor.numel for tensor in tensors_in(run.output))
+            self._prepare(node.layer, node.input_values(), recorded_size)
         node.run()
         if not any(_differs(node.values, draw) for draw in node.perturbed):
             # Nor do other weights than these: zeros times weights are zeros, whatever these are.
@@ -481,13 +517,26 @@ class Judge:
             return  # run for the layers behind it, which take what it computes
         if self._is_intact(run, number):
             self._compare(outcome, node)
-        elif element_counts(node.values) != recorded_counts:
-            # What overwrote it kept the size of the tensor, so that this still tells how many elements it had. The
-            # order of the dimensions does not count here, where no values are compared: `measure` asks for more.
-            computed = [list(item.shape) for item in node.values]
-            outcome.refuse(f"shape {computed}, recorded {[list(tensor.size) for tensor in tensors_in(run.output)]}")
         else:
+            self._compare_counts(outcome, node)
+
+    @staticmethod
+    def _compare_counts(outcome: Outcome, node: Node) -> None:
+        """Compare only the numbers of elements of an output that was overwritten.
+
+        What overwrote it kept the size of the tensor, so that this still tells how many elements it had. The order of
+        the dimensions does not count here, where no values are compared: `measure` asks for more.
+
+        Args:
+            outcome: receives the verdict if the numbers differ, and otherwise the reason why there is none.
+            node: what has computed the output.
+        """
+        recorded = list(tensors_in(outcome.run.output))
+        if element_counts(node.values) == [tensor.numel for tensor in recorded]:
             outcome.reason = NO_OUTPUT
+            return
+        shapes = [list(item.shape) for item in node.values]
+        outcome.refuse(f"shape {shapes}, recorded {[list(tensor.size) for tensor in recorded]}")
 
     @staticmethod
     def _prepare(layer: LiveLayer, inputs: Values, recorded_size: int) -> None:
@@ -503,6 +552,7 @@ class Judge:
         """
         if _normalized_by_running_statistics(layer, inputs):
             layer.module.eval()
+        # Without shapes it does not accept the input, which it says when it runs.
         total = sum(map(prod, layer.shapes(inputs) or ()))
         if total > _MOST_TIMES_LARGER * max(recorded_size, _ALWAYS_COMPUTED):
             raise RefusedError(f"would return {total} elements, {recorded_size} are recorded")
@@ -516,26 +566,25 @@ class Judge:
         """
         run = outcome.run
         recorded = doubles(self._to_torch(run.output))
+        # The runs back to recorded values, in order; the last is that of the outcome itself.
         members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]
         difference = node.compare(recorded, _rounding_factor(run))
-        outcome.difference = difference
-        outcome.compared = sum(element_counts(recorded))
+        outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
         outcome.has_recorded_shape = element_counts(recorded) == element_counts(node.values)
+        reason = _with_others(outcome, members)
         # A random layer returns something else each time: only what is close in every element was not drawn anew.
         if _is_tolerated(difference, members) and (difference.is_close or not node.is_random):
-            outcome.decide(AGREES, _with_others(outcome, members))
+            outcome.decide(AGREES, reason)
         else:
             # Of a layer that is random itself there always is one: it never differs.
             doubt = _doubt(run, node, recorded)
             if doubt:  # also of the members, which stay undecided
                 outcome.decide(NOT_RECORDED, doubt)
                 return
-            reasons = (_with_others(outcome, members), difference.reason)
-            outcome.decide(DIFFERS, "; ".join(filter(None, reasons)))
-        # The outcome itself is a member, which is decided by now.
+            outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
         for member in members:
-            if member.verdict == NOT_RECORDED:
+            if member.verdict == NOT_RECORDED:  # not the outcome itself, which is decided by now
                 member.decide_as_part_of(outcome)
 
     # Gradients, where outputs say nothing
@@ -554,32 +603,49 @@ class Judge:
         run = outcome.run
         if not self._has_gradients(run):
             return
-        layer = None
-        if node is not None:
-            if node.layer is None or node.is_random:
-                return  # a concatenation has no weights to check, and a random layer another gradient each time
-            layer = node.layer
+        if node is not None and (node.layer is None or node.is_random):
+            return  # a concatenation has no weights to check, and a random layer another gradient each time
         try:
             recorded = doubles(to_torch(run.grad_input))
-            if layer is None:
-                layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits, self.in_other_mode)
-            backward = self._backward_of_any_input(number, run, layer)
-            if backward is None or _is_empty(recorded):
-                return
-            difference = backward.compare(recorded, BACKWARD * _rounding_factor(run))
+            difference = self._difference_of_gradients(number, run, None if node is None else node.layer, recorded)
         except (NotRunError, T7BridgeError):
+            return
+        if difference is None:
             return
         outcome.gradient_agrees = difference.is_within_limit
         # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
         if outcome.verdict == NOT_RECORDED:
-            outcome.difference = difference
-            outcome.compared = sum(element_counts(recorded))
+            outcome.set_difference(difference, recorded)
+
+    def _difference_of_gradients(
+        self, number: int, run: Run, layer: LiveLayer | None, recorded: list[torch.Tensor]
+    ) -> Deviation | None:
+        """Return how far the gradient with respect to the input is from the recorded one.
+
+        `None` if it depends on the input, or if nothing was written to the recorded one.
+
+        Args:
+            number: of the run.
+            run: the run, whose gradients are recorded.
+            layer: its layer, if that is built.
+            recorded: the gradient with respect to the input.
+
+        Raises:
+            NotRunError: there is no gradient, or the layer cannot be run.
+            T7BridgeError: it cannot be built.
+        """
+        if layer is None:
+            layer = LiveLayer.build(run.obj, run.path, self._unit(run), self.limits, self.in_other_mode)
+        backward = self._backward_of_any_input(number, run, layer)
+        if backward is None or _is_empty(recorded):
+            return None
+        return backward.compare(recorded, BACKWARD * _rounding_factor(run))
 
     def _backward_of_any_input(self, number: int, run: Run, layer: LiveLayer) -> Node | None:
         """Return what has computed the gradient with respect to a layer's input from the recorded gradOutput.
 
-        The input itself, which may be of another pass or not in the file, is not used: `None` if the gradient depends
-        on it. That of a linear layer does not.
+        `None` if it depends on the input itself, which is not used: it may be of another pass, or not in the file. The
+        gradient of a linear layer does not.
 
         Args:
             number: of the run.
@@ -590,7 +656,7 @@ class Judge:
             NotRunError: there is no gradient, or the layer cannot be run.
         """
         grad_output = to_doubles(run.grad_output)
-        # Two different inputs, of the shape that the gradient with respect to the input has, too.
+        # Two inputs, to see whether they make a difference. The gradient with respect to an input has its shape.
         zeros = to_doubles(zeros_like(run.grad_input))
         generator = torch.Generator().manual_seed(0)
         random = map_tensors(zeros, lambda item: torch.randn(item.shape, generator=generator, dtype=item.dtype))
@@ -600,7 +666,7 @@ class Judge:
         return None if depends_on_input else backward
 
     def _has_gradients(self, run: Run) -> bool:
-        """Return whether the gradients of a layer with weights are recorded."""
+        """Return whether the gradients of a layer with weights are recorded, in today's order of the dimensions."""
         if not is_complete(run.grad_output) or not is_complete(run.grad_input):
             return False
         if run.is_container or self.is_of_2010 or not own_weights(run.obj):
@@ -638,8 +704,33 @@ class Judge:
                 outcome.decide(NOT_RECORDED, f"contains {inside[0]}, which differs")
 
 
+def _decide_by_error(outcome: Outcome, error: NotRunError | T7BridgeError | RecursionError) -> None:
+    """Decide on a run by the error that its layer raised.
+
+    Args:
+        outcome: receives the verdict.
+        error: raised when the layer was built, or run.
+    """
+    if isinstance(error, RefusedError):  # a `NotRunError`, too
+        outcome.refuse(str(error))
+    elif isinstance(error, NotRunError):
+        outcome.decide(NOT_RECORDED, str(error))
+    elif isinstance(error, (UnsupportedError, LimitError)):
+        # Not the file's fault: it has no PyTorch module, or is too big.
+        outcome.decide(NOT_RECORDED, error.message)
+    elif isinstance(error, T7BridgeError):
+        outcome.refuse(error.message)  # its fields are inconsistent
+    else:
+        outcome.decide(NOT_RECORDED, "its modules are nested too deep for PyTorch")
+
+
 def _with_others(outcome: Outcome, members: list[Outcome]) -> str:
-    """Return the reason of an outcome, with the layers that are compared as one with it."""
+    """Return the reason of an outcome, with the layers that are compared as one with it.
+
+    Args:
+        outcome: the outcome.
+        members: those of the runs that are compared as one, itself among them.
+    """
     others = [member.run.path for member in members if member is not outcome]
     together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
     return "; ".join(filter(None, (outcome.reason, together)))
@@ -650,7 +741,7 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
 
     Args:
         run: the run of the layer.
-        node: what it computes.
+        node: what has computed something else.
         recorded: its output in the file.
     """
     if _is_empty(recorded):
@@ -671,12 +762,14 @@ def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:
     """
     if difference.is_within_limit:
         return True
-    tolerances = []
+    tolerances = []  # the largest absolute differences of the classes whose function Lua approximates
     for outcome in members:
         tolerance = in_lua_of(outcome.run.obj).tolerance
-        if tolerance is not None:  # Lua approximates the function of this class
+        if tolerance is not None:
             tolerances.append(tolerance)
-    return bool(tolerances) and (difference.is_close or difference.max_abs <= max(tolerances))
+    if not tolerances:
+        return False
+    return difference.is_close or difference.max_abs <= max(tolerances)
 
 
 def _is_empty(recorded: list[torch.Tensor]) -> bool:
@@ -731,7 +824,7 @@ def _normalized_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
     `BatchNormalization.lua`.
 
     Args:
-        layer: any layer.
+        layer: any layer; of one in evaluation, which does so anyway, the answer does not matter.
         value: its input.
     """
     if not isinstance(layer.module, torch.nn.modules.batchnorm._BatchNorm):

@@ -155,10 +155,8 @@ class LiveLayer:
         """
         module = live_module(obj, path, limits=limits)
         saved_mode = obj.get("train")
-        is_training = saved_mode is True  # a module that states no mode is in evaluation, in either case
-        if in_other_mode and isinstance(saved_mode, bool):
-            is_training = not is_training
-        module.train(is_training)
+        # A module that states no mode is in evaluation, and has no other mode.
+        module.train(isinstance(saved_mode, bool) and saved_mode != in_other_mode)
         # Only gradients with respect to inputs are asked for.
         for parameter in module.parameters():
             parameter.requires_grad_(False)
@@ -227,6 +225,15 @@ class LiveLayer:
                 tensors[name] = change(item)
         return evolve(self, tensors=tensors)
 
+    def _most_products(self) -> int:
+        """Return how many products the longest sum of the layer has; 1 without weights."""
+        most = 1
+        for item in (*self.module.parameters(), *self.module.buffers()):
+            # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output.
+            if item.dim() > 1 and item.shape[0]:
+                most = max(most, item.numel() // item.shape[0])
+        return most
+
     def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:
         """Return the layer and an input, both with random errors of Lua's precision.
 
@@ -238,12 +245,7 @@ class LiveLayer:
             seed: of the random numbers.
         """
         generator = torch.Generator().manual_seed(seed)
-        most_terms = 1  # products in a sum
-        for item in (*self.module.parameters(), *self.module.buffers()):
-            # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output.
-            if item.dim() > 1 and item.shape[0]:
-                most_terms = max(most_terms, item.numel() // item.shape[0])
-        relative_error = self.unit * sqrt(most_terms)
+        relative_error = self.unit * sqrt(self._most_products())
 
         def with_errors(item: torch.Tensor) -> torch.Tensor:
             # Whole numbers are exact: classes, rows, positions.
@@ -301,7 +303,7 @@ def outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
 
 
 def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
-    """Return the gradients with respect to the tensors of the input.
+    """Return the gradients with respect to the tensors of the input, but not to those of whole numbers.
 
     Args:
         layer: the layer.
@@ -310,25 +312,39 @@ def gradients(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     Raises:
         NotRunError: there is no gradient, or the layer cannot be run on the values.
     """
-    recorded_input, recorded_grad_output = value
+    recorded_input, grad_output = value
     with torch.enable_grad():
         inputs = map_tensors(recorded_input, _requiring_gradient)
-        leaves_of_inputs = [item for item in flat(inputs) if item.requires_grad]
-        outputs_of_layer = list(flat(layer.run(inputs)))
-        try:
-            grad_outputs = []
-            for output, gradient in zip(outputs_of_layer, flat(recorded_grad_output)):
-                grad_outputs.append(gradient.to(output.dtype).reshape(output.shape))
-            # Only outputs with a recorded gradient count.
-            outputs_of_layer = outputs_of_layer[: len(grad_outputs)]
-            results = torch.autograd.grad(outputs_of_layer, leaves_of_inputs, grad_outputs, allow_unused=True)
-        except RuntimeError as error:
-            raise NotRunError(f"has no gradient: {first_line(error)[:150]}") from error
+        leaves = [item for item in flat(inputs) if item.requires_grad]
+        results = _gradients_of(list(flat(layer.run(inputs))), leaves, list(flat(grad_output)))
     computed = []
-    for leaf, result in zip(leaves_of_inputs, results):
+    for leaf, result in zip(leaves, results):
         # An input that the outputs do not depend on has none.
         computed.append(torch.zeros_like(leaf).double() if result is None else result.double())
     return computed
+
+
+def _gradients_of(
+    computed: list[torch.Tensor], leaves: list[torch.Tensor], grad_outputs: list[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients with respect to the leaves of what was computed from them; `None` for one that it lacks.
+
+    Args:
+        computed: the outputs; those beyond the gradients do not count.
+        leaves: the inputs.
+        grad_outputs: the gradients with respect to the first outputs, as many elements each.
+
+    Raises:
+        NotRunError: there is no gradient.
+    """
+    outputs_with_gradient = computed[: len(grad_outputs)]
+    try:
+        reshaped = []
+        for output, gradient in zip(outputs_with_gradient, grad_outputs):
+            reshaped.append(gradient.to(output.dtype).reshape(output.shape))
+        return torch.autograd.grad(outputs_with_gradient, leaves, reshaped, allow_unused=True)
+    except RuntimeError as error:
+        raise NotRunError(f"has no gradient: {first_line(error)[:150]}") from error
 
 
 def _requiring_gradient(item: torch.Tensor) -> torch.Tensor:

@@ -82,12 +82,12 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        # Each reads what other nodes computed in their run of the same number.
+        # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
         self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
-        self.perturbed.append(self._in_single_precision())
+        self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 
     def _in_single_precision(self) -> list[torch.Tensor]:
-        """Return the tensors with the errors of single precision, scaled to those of Lua's precision.
+        """Return `values` with the errors of single precision, scaled to those of Lua's precision.
 
         Without errors, if the layer does not run in single precision, or returns something else in it.
         """
@@ -111,19 +111,19 @@ class Node:
                 errors. `None` for the exact run.
 
         Raises:
-            NotRunError: the layer cannot be run on its input.
+            NotRunError: the layer cannot be run on its input, or a node before computed something of another size.
         """
         layer = self.layer
         value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
-        if layer is not None and draw is not None:
-            if draw == _SINGLE_PRECISION:
-                layer, value = layer.in_single(value)
-            else:
-                layer, value = layer.disturbed(value, seed=draw)
+        # A concatenation has no errors of its own: those of its inputs are in `value`.
+        if layer is not None and draw == _SINGLE_PRECISION:
+            layer, value = layer.in_single(value)
+        elif layer is not None and draw is not None:
+            layer, value = layer.disturbed(value, seed=draw)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            # Of a concatenation: layers raise `NotRunError` themselves.
+            # Of a concatenation: layers raise `NotRunError` themselves, which is none of these.
             raise RefusedError("the outputs of its modules do not fit along its dimension") from error
 
     def outputs_of_nodes(self) -> Iterator[NodeOutput]:
@@ -144,7 +144,7 @@ class Node:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether its layer returns something else when it runs again; never asked of gradients."""
+        """Whether its layer returns something else when it runs again; of gradients, where nobody asks, False."""
         return self.function is outputs and not all(map(torch.equal, self.values, self.compute()))
 
     def compare(self, recorded: list[torch.Tensor], factor: float) -> Deviation:

@@ -29,6 +29,8 @@ NOTE = "proof: "
 UPDATED = "the weights were updated after the last forward pass, as training does"
 _NAMED = 3
 """Maximum number of layers that a sentence names."""
+_MODEL = "(model)"
+"""The name of the model itself among those of its layers; see `layer_names`."""
 
 
 @define(frozen=True)
@@ -145,7 +147,7 @@ class Proof(Printed):
         layers: in the order in which they ran.
         against: the reference of the comparison.
         reference: the origin of the reference values.
-        modes: of two models, the inputs and modes in which they were run.
+        modes: of two models, the inputs and modes in which they were run, in words; else empty.
         differences: of two models, what the second computes otherwise, in words; nothing else differs.
         misplaced: of two models, whether weights of the second get the values that others get in the first.
         problem: why nothing could be proved; empty otherwise.
@@ -159,6 +161,11 @@ class Proof(Printed):
     differences: list[str] = field(factory=list)
     misplaced: bool = False
     problem: str = ""
+
+    @property
+    def _is_of_two_models(self) -> bool:
+        """Whether the reference is a second model, run on the same inputs; only then there are `modes`."""
+        return bool(self.modes)
 
     def of(self, verdict: str) -> list[LayerProof]:
         """Return the layers with a verdict, in order."""
@@ -185,7 +192,7 @@ class Proof(Printed):
 
     @property
     def exit_code(self) -> int:
-        """1 if a layer differs that no update explains; 0 otherwise, also if nothing is recorded."""
+        """1 if a layer differs that no update explains; 0 otherwise, also if nothing could be compared."""
         return 1 if self.unexplained else 0
 
     @property
@@ -219,39 +226,39 @@ class Proof(Printed):
         if self.problem:
             return f"not possible: {self.problem}"
         if self.unexplained:
-            is_of_two_models = bool(self.modes)
-            return self._sentence_of_models() if is_of_two_models else self._sentence_of_file()
+            return self._sentence_of_models() if self._is_of_two_models else self._sentence_of_file()
         updated = ""
         if self.updated:
             layers = counted(len(self.updated), "layer with weights does", "layers with weights do")
             updated = f"{layers} not compute what Lua recorded: {UPDATED}"
-        agreeing = self.agreeing()
-        if not agreeing:
+        if not self.agreeing():
             return updated or "nothing is proved, as nothing in the file could be checked"
+        return "; ".join(filter(None, (self._sentence_of_agreement(), updated)))
+
+    def _sentence_of_agreement(self) -> str:
+        """Return the sentence on the layers that agree, of which there are some."""
+        agreeing = self.agreeing()
         runs = sum(layer.runs for layer in agreeing)
         # Only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
         # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)
-        if self.modes:
+        if self._is_of_two_models:
             return f"proven against {against}, on {self.modes}, largest difference {largest:.1g}"
-        text = f"checked against {against}, largest difference {largest:.1g}"
-        return f"{text}; {updated}" if updated else text
+        return f"checked against {against}, largest difference {largest:.1g}"
 
     def _sentence_of_file(self) -> str:
         """Return the sentence for layers that do not compute what is recorded."""
         differing = self.unexplained
+        agreeing = self.agreeing()
         if len(differing) <= _NAMED:
             names = " and ".join(layer.place for layer in differing)
         else:
             names = f"{differing[0].place}, and {len(differing) - 1} other layers"
-        others = ""
-        if self.agreeing():
-            others = f", while {counted(len(self.agreeing()), 'other does', 'others do')}"
-        parts = "options or output"
-        if any(layer.has_weights for layer in differing):
-            parts = "weights, options or output"
-        recorder = self.reference.removesuffix(" Torch")
+        others = f", while {counted(len(agreeing), 'other does', 'others do')}" if agreeing else ""
+        has_weights = any(layer.has_weights for layer in differing)
+        parts = "weights, options or output" if has_weights else "options or output"
+        recorder = self.reference.removesuffix(" Torch")  # Lua Torch, in short
         if len(differing) == 1:
             cause = f"its {parts} were changed after the last forward pass, or it is converted wrongly"
             return f"{names}, does not compute what {recorder} recorded{others}: {cause}"
@@ -259,10 +266,10 @@ class Proof(Printed):
         return f"{names}, do not compute what {recorder} recorded{others}: {cause}"
 
     def _sentence_of_models(self) -> str:
-        """Return the sentence for two models that compute different values."""
+        """Return the sentence for two models of which a layer, or the output, differs."""
         differing = self.unexplained
         agreeing = self.agreeing()
-        if {layer.layer for layer in differing} == {"(model)"}:  # only the verdict on the whole
+        if {layer.layer for layer in differing} == {_MODEL}:  # only the verdict on the whole
             if not agreeing:
                 return f"not proven: the output differs from {self.reference}"
             agrees = counted(len(agreeing), "layer agrees", "layers agree")
@@ -285,8 +292,9 @@ class Proof(Printed):
         yield from (layer.row(widths) for layer in shown)
         summary = self.summary()
         if summary[NOT_RECORDED]:
-            text = counted(summary[NOT_RECORDED], "layer is", "layers are")
-            yield f"{text} not recorded" + ("" if everything else " (--all lists them)")
+            layers = counted(summary[NOT_RECORDED], "layer is", "layers are")
+            hint = "" if everything else " (--all lists them)"
+            yield f"{layers} not recorded{hint}"
         yield (
             f"{summary['checked']:,} of {counted(summary['layers'], 'layer')} and {summary['parameters_checked']:,} of "
             f"{counted(summary['parameters'], 'parameter')} checked"
@@ -302,7 +310,7 @@ class Proof(Printed):
     def as_dict(self) -> dict[str, Any]:
         """Return the proof as plain data."""
         data: dict[str, Any] = {"file": self.source, "layers": [layer.as_dict() for layer in self.layers]}
-        if self.modes:  # of two models
+        if self._is_of_two_models:
             data["differences"] = self.differences
         data["summary"] = self.summary()
         return data

@@ -23,8 +23,8 @@ from .proof import Proof, Subject
 class Prove:
     """Compare each layer of a model with the values that Lua Torch recorded in the same file.
 
-    Exit codes: 0 all that is recorded agrees, also if that is nothing, or all weights were updated since; 1 something
-    else differs.
+    Exit codes: 0 all that is recorded agrees, or all weights were updated since; 1 something else differs; 2 nothing
+    could be compared.
     """
 
     COMMON = ("at", "input", "expect", "all")
@@ -86,20 +86,11 @@ def prove(request: Prove) -> Proof:
         >>> proof.sentence()  # doctest: +SKIP
         'checked against 298 recorded activations of Lua Torch, largest difference 3e-06'
     """
-    value = request.source
-    name = ""
-    if not isinstance(value, (Table, TorchObject)):
-        document = formats.open(value, limits=request.limits)
-        if document.spec.values != formats.LUA:
-            raise UnsupportedError(
-                f"is {document.spec.title}; only files of Lua Torch hold recorded values", file=document.path
-            )
-        value = document.first
-        name = document.path
+    value, name = _lua_value(request.source, request.limits)
     if isinstance(request.against, (str, os.PathLike)):
         require_file(request.against)
     require_torch()
-    from . import against as references
+    from . import against as references  # it imports torch
 
     if request.against is None:
         proof = references.recorded_values(value, name, request.at, request.limits)
@@ -112,6 +103,23 @@ def prove(request: Prove) -> Proof:
         # Name and class; a copy that a cell keeps of a step has none.
         layer.layer, _ = names.get(layer.path, ("", ""))
     return proof
+
+
+def _lua_value(source: Readable | Value, limits: Limits) -> tuple[Value, str]:
+    """Return the value in a `.t7`, and the name of the file; a value of Lua that was read before has none.
+
+    Raises:
+        FormatError: the file is damaged, or of an unknown format.
+        UnsupportedError: the file is not a `.t7`.
+    """
+    if isinstance(source, (Table, TorchObject)):
+        return source, ""
+    document = formats.open(source, limits=limits)
+    if document.spec.values != formats.LUA:
+        raise UnsupportedError(
+            f"is {document.spec.title}; only files of Lua Torch hold recorded values", file=document.path
+        )
+    return document.first, document.path
 
 
 def try_proof(

@@ -77,26 +77,29 @@ def _unit(tensor: Tensor) -> float:
     unit = UNIT[tensor.element.name]
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
+        are_few = sample.size < _ENOUGH
+        if are_few and not _have_more_than_16_bits(sample):
+            return unit  # they may have been written by hand: they show no precision
+        digits = None if are_few else _decimal_digits(sample, unit)
         are_single = bool((sample.astype("f4") == sample).all())
-        unit_of_floats = max(unit, UNIT["float32"]) if are_single else unit
-        if sample.size < _ENOUGH:
-            # Few numbers with 16 binary digits or less may have been written by hand: they show no precision.
-            mantissa, _ = np.frexp(sample)
-            shifted = mantissa * 2.0**16
-            has_more_digits = bool((shifted != np.round(shifted)).any())
-            return unit_of_floats if has_more_digits else unit
-        digits = _decimal_digits(sample, unit)
-    if digits is None:
-        return unit_of_floats
-    # Half of the last digit, relative to a number with the smallest first digit, 1.
-    return max(unit, 0.5 * 10.0 ** (1 - digits))
+    if digits is not None:
+        # Half of the last digit, relative to a number with the smallest first digit, 1.
+        return max(unit, 0.5 * 10.0 ** (1 - digits))
+    return max(unit, UNIT["float32"]) if are_single else unit
+
+
+def _have_more_than_16_bits(sample: np.ndarray) -> bool:
+    """Return whether any number has more than 16 binary digits."""
+    mantissas, _ = np.frexp(sample)
+    shifted = mantissas * 2.0**16
+    return bool((shifted != np.round(shifted)).any())
 
 
 def _decimal_digits(sample: np.ndarray, unit: float) -> int | None:
     """Return the number of decimal digits with which numbers were written as text; `None` if they have too many.
 
     Args:
-        sample: the numbers, as doubles.
+        sample: the numbers, as doubles, of which none is 0 or infinite: see `_sample`.
         unit: unit roundoff of their own type.
     """
     exponent = np.floor(np.log10(np.abs(sample)))
@@ -104,7 +107,9 @@ def _decimal_digits(sample: np.ndarray, unit: float) -> int | None:
     most_digits = 9 if unit == UNIT["float64"] else 6
     for digits in range(4, most_digits + 1):  # numbers of fewer digits count as of four
         scale = 10.0 ** (digits - 1 - exponent)
-        if np.allclose(np.round(sample * scale) / scale, sample, rtol=max(unit, 1e-14), atol=0):
+        rounded = np.round(sample * scale) / scale
+        # Rounding them here, in doubles, has errors of its own, below 1e-14.
+        if np.allclose(rounded, sample, rtol=max(unit, 1e-14), atol=0):
             return digits
     return None
 
@@ -120,23 +125,35 @@ def expected_errors(exact: list[torch.Tensor], perturbed: list[list[torch.Tensor
         perturbed: the same, computed several times with errors of Lua's precision.
         unit: unit roundoff of Lua's numbers.
     """
-    errors = []
-    for tensor, *others in zip(exact, *perturbed):
-        squares = torch.zeros_like(tensor)
-        for other in others:
-            # One of another shape says nothing of these elements; as an error of 0 it makes the limit stricter.
-            if other.shape == tensor.shape:
-                squares += (other - tensor).square()
-        # Elements that are not finite have no error: `measure` compares them by themselves.
-        mean_squares = (squares / max(len(others), 1)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        sizes = tensor.abs().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        if tensor.numel():
-            # The few errors of one element may all be small by chance: it counts with the mean of all.
-            mean_squares = (mean_squares + mean_squares.mean()) / 2
-            sizes = sizes + _PART_OF_MEAN * sizes.square().mean().sqrt()
-        # A number that is rounded to the nearest is off by half a unit.
-        errors.append(mean_squares.sqrt() + 0.5 * unit * sizes + TINY)
-    return errors
+    return [_expected_error(tensor, others, unit) for tensor, *others in zip(exact, *perturbed)]
+
+
+def _expected_error(tensor: torch.Tensor, perturbed: list[torch.Tensor], unit: float) -> torch.Tensor:
+    """Return the expected error of each element of one tensor; see `expected_errors`.
+
+    Args:
+        tensor: the tensor in double precision.
+        perturbed: the same, computed several times with errors.
+        unit: unit roundoff of Lua's numbers.
+    """
+    squares = torch.zeros_like(tensor)
+    for other in perturbed:
+        # One of another shape says nothing of these elements; as an error of 0 it makes the limit stricter.
+        if other.shape == tensor.shape:
+            squares += (other - tensor).square()
+    mean_squares = _without_infinities(squares / max(len(perturbed), 1))
+    sizes = _without_infinities(tensor.abs())
+    if tensor.numel():
+        # The few errors of one element may all be small by chance: it counts with the mean of all.
+        mean_squares = (mean_squares + mean_squares.mean()) / 2
+        sizes = sizes + _PART_OF_MEAN * sizes.square().mean().sqrt()
+    # A number that is rounded to the nearest is off by half a unit.
+    return mean_squares.sqrt() + 0.5 * unit * sizes + TINY
+
+
+def _without_infinities(values: torch.Tensor) -> torch.Tensor:
+    """Return 0 for elements that are not finite, which have no error: `measure` compares them by themselves."""
+    return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 @define(eq=False)
@@ -166,42 +183,62 @@ class Deviation:
 def measure(
     recorded: list[torch.Tensor], computed: list[torch.Tensor], expected: list[torch.Tensor], factor: float = 1.0
 ) -> Deviation:
-    """Compare recorded with computed values.
+    """Compare recorded with computed values, the elements of all tensors together.
 
     Args:
         recorded: tensors.
         computed: as many in double precision, of the same shapes but for dimensions of one element.
-        expected: the errors of rounding expected for each element, as standard deviations.
-        factor: of the limit, `HEADROOM` standard deviations.
+        expected: the error of rounding expected for each element of `computed`, as a standard deviation above 0.
+        factor: of the limit on rounding, which is `HEADROOM` standard deviations.
 
     Returns:
         The numbers, or in `reason` why there are none.
     """
-    if len(recorded) != len(computed):
-        return Deviation(f"{len(computed)} computed, {len(recorded)} recorded")
-    for tensor, computed_tensor in zip(recorded, computed):
-        if tensor.squeeze().shape != computed_tensor.squeeze().shape:
-            return Deviation(f"shape {list(computed_tensor.shape)}, recorded {list(tensor.shape)}")
+    reason = _reason_of_shapes(recorded, computed)
+    if reason:
+        return Deviation(reason)
     in_file = joined(recorded)
     here = joined(computed)
     are_finite = in_file.isfinite() & here.isfinite()
-    are_same = (in_file == here) | (in_file.isnan() & here.isnan())
-    # Here, in double precision, a sum is finite that is too large for Lua's floats.
-    are_same |= in_file.isinf() & (here.abs() > _NEAR_LARGEST_FLOAT)
-    if not bool((are_finite | are_same).all()):
+    if not bool((are_finite | _are_same_infinities(in_file, here)).all()):
         return Deviation("infinite or not a number on one side")
     # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
-    here = torch.where(are_finite, here, 0.0)
-    error = in_file - here
-    largest = _largest(in_file)
+    error = in_file - torch.where(are_finite, here, 0.0)
     max_abs = _largest(error)
-    max_rel = 0.0
-    if max_abs:
-        max_rel = max_abs / largest if largest else inf
+    max_rel = _ratio(max_abs, _largest(in_file))
     excess = _largest(error / joined(expected)) / (HEADROOM * factor)
     is_close = bool((error.abs() <= ATOL + RTOL * in_file.abs()).all())
     return Deviation(max_abs=max_abs, max_rel=max_rel, excess=excess, is_close=is_close)
+
+
+def _ratio(difference: float, size: float) -> float:
+    """Return a difference relative to a size, of which either may be 0."""
+    if not difference:
+        return 0.0
+    return difference / size if size else inf
+
+
+def _reason_of_shapes(recorded: list[torch.Tensor], computed: list[torch.Tensor]) -> str:
+    """Return why tensors cannot be compared element by element: their number, or their shapes; empty if they can."""
+    if len(recorded) != len(computed):
+        return f"{len(computed)} computed, {len(recorded)} recorded"
+    for tensor, computed_tensor in zip(recorded, computed):
+        if tensor.squeeze().shape != computed_tensor.squeeze().shape:
+            return f"shape {list(computed_tensor.shape)}, recorded {list(tensor.shape)}"
+    return ""
+
+
+def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+    """Return for each element whether it counts as the same though it is infinite, or not a number.
+
+    Args:
+        in_file: what Lua computed in its precision.
+        here: what is computed in double precision, where a sum is finite that is too large for Lua's floats.
+    """
+    are_same = (in_file == here) | (in_file.isnan() & here.isnan())
+    is_too_large = (here.abs() > _NEAR_LARGEST_FLOAT) & (here.sign() == in_file.sign())
+    return are_same | (in_file.isinf() & is_too_large)
 
 
 def _largest(values: torch.Tensor) -> float:

@@ -131,8 +131,8 @@ def zeros_like(value: Recorded) -> Recorded:
 
 
 def _element(value: Recorded, index: int) -> Recorded:
-    """Return an element of a table, from 0; `None` if there is none."""
-    return value[index] if isinstance(value, list) and index < len(value) else None
+    """Return an element of a table, from 0, or from -1 backwards; `None` if there is none, which is nil in Lua."""
+    return value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
 
 
 def _without_table(value: Recorded) -> Recorded:
@@ -185,22 +185,30 @@ def view_of(tensor: Tensor) -> View:
 def own_weights(obj: TorchObject) -> dict[str, Tensor]:
     """Return the weights in an object's own fields, by their names there.
 
-    Its entry says which fields these are; of an unknown class `weight` and `bias` are, as in most classes of Lua.
+    Those that are missing, or empty, are left out.
     """
-    layer = layer_of(obj.class_name)
-    names = ["weight", "bias"]
-    if layer is not None:
-        with suppress(ModelError):  # its fields are inconsistent: no weights are found
-            names = []
-            for parameter in layer.params_of(Fields(obj, path="", defaults=layer.defaults)):
-                if parameter.kind == "parameter":
-                    names += [source.path for source in parameter.sources]
     weights = {}
-    for name in names:
+    for name in _names_of_weights(obj):
         value = obj.get(name)
         if isinstance(value, Tensor) and value.numel:
             weights[name] = value
     return weights
+
+
+def _names_of_weights(obj: TorchObject) -> list[str]:
+    """Return the fields of an object that its entry maps to parameters, and not to buffers.
+
+    Of a class without an entry these are `weight` and `bias`, as of most classes of Lua.
+    """
+    layer = layer_of(obj.class_name)
+    if layer is None:
+        return ["weight", "bias"]
+    names = []
+    with suppress(ModelError):  # its fields contradict one another: the names before that count
+        for parameter in layer.params_of(Fields(obj, path="", defaults=layer.defaults)):
+            if parameter.kind == "parameter":
+                names += [source.path for source in parameter.sources]
+    return names
 
 
 def own_parameters(obj: TorchObject) -> int:
@@ -235,7 +243,8 @@ def _keeps_state(obj: TorchObject, depth: int = 0) -> bool:
     recording = recording_of(obj)
     if recording.over_sequences:
         return False  # each of its inputs is a whole sequence
-    # A cell without states of its own (`()`) may have them in the modules inside.
+    # `()` is of a cell without states of its own, which may have them in the modules inside. A class that declares
+    # nothing (`None`), but keeps outputs, may have states.
     has_own_states = recording.states != ()
     if is_recurrent(obj) and has_own_states:
         return True
@@ -265,18 +274,18 @@ class Place:
 
     Attributes:
         parent: the place of the container; `None` for the model.
-        step: the step from there.
+        step_in_path: the step from there, `.modules[1]`; of the model its whole path.
     """
 
     parent: Place | None
-    step: str
+    step_in_path: str
 
     def path(self) -> str:
         """Return the path in the file."""
         steps: list[str] = []
         place: Place | None = self
         while place is not None:
-            steps.append(place.step)
+            steps.append(place.step_in_path)
             place = place.parent
         return "".join(reversed(steps))
 
@@ -294,6 +303,11 @@ class Pass:
     in_other_mode: bool
     budget: Budget = field(repr=False)
     run_counts: Mapping[int, int] = field(factory=dict)
+
+    @property
+    def is_first_reading(self) -> bool:
+        """Whether nobody has counted yet how often each module runs."""
+        return not self.run_counts
 
     def is_in_evaluation(self, obj: TorchObject) -> bool:
         """Return whether a module ran in evaluation, for which it must say so."""
@@ -330,7 +344,8 @@ class Run:
         is_compared: whether it is compared itself: not if only what is inside is.
         is_container: whether this is a container, whose modules have runs of their own.
         joined: the outputs of its modules, if it only joins them.
-        is_last: whether its module does not run again later in the pass, which would overwrite its output.
+        is_last: whether its module does not run again later in the pass, which would overwrite its output. True of all
+            until the first reading has ended.
         writes: the memory that it wrote.
         reason: why the input is missing, if known.
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
@@ -383,15 +398,20 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The step of a recurrent module, from 1."""
+        """The step of a recurrent module, from 1, by which its tables are indexed."""
         # Outside of a sequence only the last step is recorded: it counts as a sequence of one step.
         step_in_sequence, count = self.step_and_count or (0, 1)
-        # The field has the step that would come next; it may count on over several sequences.
-        next_step = self.obj.get("step")
         first = 1
-        if isinstance(next_step, float) and 1 < next_step < _NEVER_A_STEP:
-            first = max(int(next_step) - count, 1)
+        if self._next_step is not None:
+            # It may count on over several sequences: then this one does not begin with 1.
+            first = max(self._next_step - count, 1)
         return first + step_in_sequence
+
+    @property
+    def _next_step(self) -> int | None:
+        """The field `step` of a recurrent module: the one after its last step; `None` if that cannot be its number."""
+        number = self.obj.get("step")
+        return int(number) if isinstance(number, float) and 1 <= number < _NEVER_A_STEP else None
 
     @property
     def is_unknown_step(self) -> bool:
@@ -399,7 +419,9 @@ class Run:
         return self.step_and_count is None and self.obj.get("step") == 1.0
 
     def add_run_inside(self, step_in_path: str, obj: TorchObject, inputs: Recorded) -> Run:
-        """Add the run of a module inside, in the same step of a sequence, and return it.
+        """Add the run of a module inside, the one after those in `inside`, and return it.
+
+        It is part of the same pass, the same step of a sequence and the same copy of a cell as this run.
 
         Args:
             step_in_path: the step from this module to it, `.modules[1]`.
@@ -410,23 +432,26 @@ class Run:
             LimitError: there are too many runs.
         """
         self.model_pass.budget.spend(STEPS_PER_NODE)
+        # In the copy of a cell the module is shown elsewhere.
         place = self.places_in_copy.get(id(obj)) or Place(self.place, step_in_path)
         run = Run(
             place, obj, inputs, self.model_pass, step_and_count=self.step_and_count, places_in_copy=self.places_in_copy
         )
-        is_second_reading = bool(self.model_pass.run_counts)
-        if is_second_reading:
-            self._set_is_last(run)
+        if not self.model_pass.is_first_reading:
+            self._set_is_last(run, number=len(self.inside))
         self.inside.append(run)
         return run
 
-    def _set_is_last(self, run: Run) -> None:
-        """Set whether the next run inside is the last one of its module, as the first reading of the pass has found.
+    def _set_is_last(self, run: Run, number: int) -> None:
+        """Set whether a run inside is the last one of its module, as the first reading of the pass has found.
 
         What is recorded differs between the readings, and with it sometimes what runs. Where the first reading has no
         such run, it counts as the last one only if its module runs at most once.
+
+        Args:
+            run: the run.
+            number: its place among the runs inside, from 0.
         """
-        number = len(self.inside)
         if self.first_reading is not None and number < len(self.first_reading.inside):
             run.first_reading = self.first_reading.inside[number]
             run.is_last = run.first_reading.is_last
@@ -436,15 +461,15 @@ class Run:
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
         in_sequence = is_recurrent(self.obj) and self.step_and_count is not None
+        # In training; in evaluation it overwrites its output in each step.
         keeps_all_steps = is_recurrent(self.obj) and not self.model_pass.is_in_evaluation(self.obj)
         if not keeps_all_steps and not self.is_last:
             return None
         if in_sequence and keeps_all_steps:
             return _state(self.obj, "outputs", self.step)
-        if in_sequence:
+        if in_sequence and self._next_step is not None:
             # This is the last step. A backward has set `output` to that of the first one; the table has the last.
-            next_step = self.obj.get("step")
-            last = _state(self.obj, "outputs", int(next_step) - 1) if isinstance(next_step, float) else None
+            last = _state(self.obj, "outputs", self._next_step - 1)
             if isinstance(last, Tensor):
                 return last
         output = output_of(self.obj)
@@ -461,9 +486,9 @@ class Run:
         return grad_input_of(self.obj)
 
     def read_recorded(self) -> None:
-        """Set what is recorded of a run, when the modules inside have run.
+        """Set what is recorded of a run; after the runs inside were added, which are given its input.
 
-        The input counts as unknown where the output depends on the step before, too.
+        The input counts as unknown from then on where the output depends on the step before, too.
         """
         if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
             self.input = None
@@ -490,28 +515,43 @@ def runs(
         LimitError: there are too many.
     """
     # How often a module runs, and which of its runs was the last, is known after a first reading of the pass.
-    budget = Budget(limits, "following the runs of the layers")
-    first_reading = Run(Place(None, path), root, input=None, model_pass=Pass(in_other_mode, budget))
+    first_reading = Run(Place(None, path), root, input=None, model_pass=_new_pass(limits, in_other_mode))
     begun, _ = _follow(first_reading)
     _mark_last_runs(begun)
-    run_counts = Counter(id(run.obj) for run in begun)
     # In the second one, a module that runs again has no recorded output but in its last run.
-    budget = Budget(limits, "following the runs of the layers")
-    second_reading = Run(
+    second_pass = _new_pass(limits, in_other_mode, run_counts=Counter(id(run.obj) for run in begun))
+    _, ended = _follow(_begin_again(first_reading, second_pass))
+    compared = [run for run in ended if run.is_compared]
+    _note_all_writes(compared)
+    return compared
+
+
+def _begin_again(first_reading: Run, second_pass: Pass) -> Run:
+    """Return the run of a model for the second reading, without runs inside.
+
+    Args:
+        first_reading: its run in the first reading.
+        second_pass: the pass in the second.
+    """
+    return Run(
         first_reading.place,
-        root,
+        first_reading.obj,
         input=None,
-        model_pass=Pass(in_other_mode, budget, run_counts),
+        model_pass=second_pass,
         is_last=first_reading.is_last,
         first_reading=first_reading,
     )
-    _, ended = _follow(second_reading)
-    compared = [run for run in ended if run.is_compared]
-    written: set[int] = set()
-    for run in compared:
-        _note_writes(run, written)
-        written.update(storage for storage, _, _ in run.writes)
-    return compared
+
+
+def _new_pass(limits: Limits, in_other_mode: bool, run_counts: Mapping[int, int] | None = None) -> Pass:
+    """Return a pass for one reading; see `Pass`.
+
+    Args:
+        limits: `work` bounds the number of its runs.
+        in_other_mode: whether the model ran in another mode than that in which it was saved.
+        run_counts: how often each module runs; `None` for the first reading.
+    """
+    return Pass(in_other_mode, Budget(limits, "following the runs of the layers"), run_counts or {})
 
 
 def _mark_last_runs(begun: list[Run]) -> None:
@@ -527,20 +567,22 @@ def _mark_last_runs(begun: list[Run]) -> None:
 
 
 def _follow(start: Run) -> tuple[list[Run], list[Run]]:
-    """Return the runs inside a run, and itself, in the order in which they begin and in that in which they end.
+    """Add the runs inside a run, those inside these, and so on, each with what is recorded of it.
 
-    Lua's containers write their output after their modules, so that the second order is that of the writes.
+    Returns:
+        All of them and the run itself, twice: in the order in which they begin, of which it is the first, and in that
+        in which they end. Lua's containers write their output after their modules: the second order is that of the
+        writes. Of modules that contain themselves the run inside is in neither.
     """
     begun: list[Run] = []
     ended: list[Run] = []
     # A run is twice on the stack: to begin, and, below the runs inside it, to end. The truth value tells which.
     stack: list[tuple[Run, bool]] = [(start, False)]
-    running: set[int] = set()
+    running: set[int] = set()  # modules, by their ids
     while stack:
         run, is_at_end = stack.pop()
         if is_at_end:
             running.discard(id(run.obj))
-            run.read_recorded()
             ended.append(run)
             continue
         if id(run.obj) in running:
@@ -548,9 +590,22 @@ def _follow(start: Run) -> tuple[list[Run], list[Run]]:
         begun.append(run)
         running.add(id(run.obj))
         _add_runs_inside(run)
+        run.read_recorded()
         stack.append((run, True))
         stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended
+
+
+def _note_all_writes(ended: list[Run]) -> None:
+    """Set the `writes` of runs.
+
+    Args:
+        ended: the runs that are compared, in the order in which they end.
+    """
+    written: set[int] = set()
+    for run in ended:
+        _note_writes(run, written)
+        written.update(storage for storage, _, _ in run.writes)
 
 
 def _note_writes(run: Run, written: set[int]) -> None:
@@ -562,19 +617,30 @@ def _note_writes(run: Run, written: set[int]) -> None:
     """
     regions_of_input = [_region(tensor) for tensor in tensors_in(run.input)]
     for region in map(_region, tensors_in(run.output)):
+        # nn.View, for one, returns the memory of its input as it is; a layer that works in place writes it.
         is_view = not run.in_place and any(overlap(region, one) for one in regions_of_input)
         storage, _, _ = region
         is_of_module_inside = run.is_container and storage in written
         if not is_view and not is_of_module_inside:
             run.writes.append(region)
-    source = first_of(run.input)
-    target = run.output
-    if run.in_place and isinstance(source, Tensor) and isinstance(target, Tensor):
-        # In older releases the output had memory of its own once a model had changed its type, and the layer wrote
-        # both: then both have the same values.
-        has_own_memory = source.storage is not target.storage and source.shape == target.shape
-        if has_own_memory and np.array_equal(source.numpy(), target.numpy(), equal_nan=True):
-            run.writes.append(_region(source))
+    if run.in_place and _wrote_input_too(first_of(run.input), run.output):
+        run.writes.append(_region(first_of(run.input)))
+
+
+def _wrote_input_too(source: Recorded, target: Recorded) -> bool:
+    """Return whether a layer that works in place wrote the memory of its input, though its output is in other memory.
+
+    In older releases the output had memory of its own once a model had changed its type, and the layer wrote both: then
+    both have the same values.
+
+    Args:
+        source: its input.
+        target: its output.
+    """
+    if not isinstance(source, Tensor) or not isinstance(target, Tensor):
+        return False
+    has_own_memory = source.storage is not target.storage and source.shape == target.shape
+    return has_own_memory and np.array_equal(source.numpy(), target.numpy(), equal_nan=True)
 
 
 class Memory:
@@ -617,11 +683,11 @@ class Memory:
                 self._gradient_writers.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten(self, value: Recorded, number: int) -> bool:
-        """Return whether anything after a run changed the memory of any tensor of a value.
+        """Return whether a run after one changed the memory of any tensor of a value.
 
         Args:
             value: the value.
-            number: of the run, from 0; -1 if anything counts.
+            number: of the one, from 0: all with higher numbers count; -1 if all do.
         """
         for tensor in tensors_in(value):
             region = _region(tensor)
@@ -662,25 +728,18 @@ def _add_runs_inside(run: Run) -> None:
     container = _container_of(run)
     if container is None:
         # Its modules have no runs, but it counts as a container all the same.
-        layer = layer_of(run.obj.class_name)
-        if layer is not None and layer.children is not None:
-            run.is_container = next(iter(layer.children(run.obj)), None) is not None
+        run.is_container = _has_modules(run.obj)
         return
     run.is_container = True
-    values = RecordedValues(run)
-    try:
-        result: PassedValue = container.flow(container.spec, PassedValue(run.input), values)
-    except LimitError:
-        raise  # a ValueError, too, but not the flow's
-    except FLOW_ERRORS:
-        # The recorded values do not fit the flow: what runs inside is not known.
-        run.inside.clear()
-        return
-    values.pass_back(result)
-    if container.is_transparent:
-        # It does nothing itself: what its modules return is compared, and perhaps what it makes of that.
-        run.is_compared = result.is_computed
-        run.joined = result.joined
+    _add_runs_of_flow(run, container)
+
+
+def _has_modules(obj: TorchObject) -> bool:
+    """Return whether an object's entry finds modules inside it."""
+    layer = layer_of(obj.class_name)
+    if layer is None or layer.children is None:
+        return False
+    return next(iter(layer.children(obj)), None) is not None
 
 
 @define(frozen=True)
@@ -696,6 +755,32 @@ class _Container:
     spec: ModuleSpec
     flow: Flow
     is_transparent: bool
+
+
+def _add_runs_of_flow(run: Run, container: _Container) -> None:
+    """Add the runs of the modules that a container calls; none if the recorded values do not fit what it does.
+
+    Args:
+        run: that of the container.
+        container: what it does.
+
+    Raises:
+        LimitError: there are too many runs.
+    """
+    values = RecordedValues(run)
+    try:
+        result: PassedValue = container.flow(container.spec, PassedValue(run.input), values)
+    except LimitError:
+        raise  # a ValueError, too, but not the flow's
+    except FLOW_ERRORS:
+        # The recorded values do not fit the flow: what runs inside is not known.
+        run.inside.clear()
+        return
+    values.pass_back(result)
+    if container.is_transparent:
+        # It does nothing itself: what its modules return is compared, and perhaps what it makes of that.
+        run.is_compared = result.is_computed
+        run.joined = result.joined
 
 
 def _container_of(run: Run) -> _Container | None:
@@ -719,6 +804,18 @@ def _container_of(run: Run) -> _Container | None:
         return None
     if layer.children is first_module:
         return None  # copies of one module for several devices have seen parts of the batch
+    inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
+    return _container_as_in_pytorch(run, layer, inside)
+
+
+def _container_as_in_pytorch(run: Run, layer: Layer, inside: list[Child]) -> _Container | None:
+    """Return what a container does if it does what its PyTorch class does; `None` if that is not known.
+
+    Args:
+        run: that of the container, whose `contradiction` may be set.
+        layer: its entry in the registry of Lua's classes.
+        inside: the modules that run, by this entry.
+    """
     call_and_graph = _call_and_graph(run, layer)
     if call_and_graph is None:
         return None
@@ -726,8 +823,7 @@ def _container_of(run: Run) -> _Container | None:
     facts = traits_of(call.target)
     if facts.flow is None:
         return None  # PyTorch's class is a layer, or runs its modules in a way that only its code says
-    inside = [child for child in layer.children(obj) if isinstance(child.value, TorchObject)]
-    if graph is None and _runs_others_than_listed(obj, inside):
+    if graph is None and _runs_others_than_listed(run.obj, inside):
         return None
     spec = _spec(run, call, {child.name: child for child in inside})
     spec.graph = graph
@@ -833,15 +929,17 @@ class RecordedValues(Domain[PassedValue]):
 
         Args:
             value: the list or tensor.
-            index: of the element or slice, from 0.
-            dim: the dimension that is sliced; `None` for a list.
+            index: of the element, from 0, or from -1 backwards; or of the slice, from 0.
+            dim: the dimension that is sliced, from 0; `None` for a list.
         """
         if dim is not None:
+            # Unlike an element of a list, Lua has to make it.
             return PassedValue(_slice_along(value.value, dim, index), is_computed=True)
         if value.items is None:
             return PassedValue(_element(value.value, index))
         # An element that a list does not have is nil in Lua.
-        return value.items[index] if -len(value.items) <= index < len(value.items) else PassedValue()
+        has_element = -len(value.items) <= index < len(value.items)
+        return value.items[index] if has_element else PassedValue()
 
     def length(self, value: PassedValue, dim: int | None = None) -> int | None:
         """Return the number of elements of a list, or of slices along a dimension; `None` if it is not recorded."""
@@ -855,21 +953,24 @@ class RecordedValues(Domain[PassedValue]):
         return None if value.value is None else isinstance(value.value, list)
 
     def concat(self, values: Sequence[PassedValue], dim: int, *, pads: bool = False) -> PassedValue:
-        """Return a tensor that is joined of others; `pads` if smaller ones are filled up: then nobody cuts it again."""
+        """Return a tensor that is joined of others.
+
+        Args:
+            values: the parts.
+            dim: along which dimension, from 0.
+            pads: whether smaller parts are filled up: where each of them is in the result is not known then.
+        """
         joined = None if pads else Joined([value.value for value in values], dim)
         return PassedValue(joined=joined, parts=list(values), is_computed=True)
 
     def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
-        """Apply a function to a tensor whose first dimensions are merged, so that `dims` remain; see `Domain.merge`.
+        """Apply a function to a tensor whose first dimensions are merged into one, so that `dims` remain.
 
-        Of a tensor that is not contiguous there is no such view, and the value is not known.
+        Unlike that of `Domain.merge`, the result is not split again: of what a container returns only `is_computed`
+        counts then, as its output is recorded by itself.
         """
-        tensor = value.value
-        if isinstance(tensor, Tensor):
-            merged_dims = max(len(tensor.size) - dims + 1, 1)  # they become one
-            size = (prod(tensor.size[:merged_dims]), *tensor.size[merged_dims:])
-            is_possible = merged_dims <= len(tensor.size) and tensor.stride == contiguous(tensor.size)
-            value = PassedValue(evolve(tensor, size=size, stride=contiguous(size)) if is_possible else None)
+        if isinstance(value.value, Tensor):
+            value = PassedValue(_with_merged_dims(value.value, dims))
         return evolve(apply(value), is_computed=True)
 
     def steps(self, value: PassedValue, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
@@ -883,6 +984,8 @@ class RecordedValues(Domain[PassedValue]):
 
     def _in_steps(self, apply: Callable[[int], PassedValue]) -> PassedValue:
         """Call a function with the number of each step, from 0; meanwhile `call` notes in its runs which step it is.
+
+        There are as many steps as the container has recorded outputs; without these it is not called.
 
         Returns:
             The sequence that the container makes of what the steps return, which is not recorded.
@@ -909,7 +1012,7 @@ class RecordedValues(Domain[PassedValue]):
             node: of a graph, the number of the node.
         """
         inside = spec.children[child]
-        assert inside.obj is not None
+        assert inside.obj is not None  # see `_spec`
         is_in_evaluation = self._run.model_pass.is_in_evaluation(inside.obj)
         if is_in_evaluation and self._is_before_last_step():
             return PassedValue()
@@ -919,9 +1022,9 @@ class RecordedValues(Domain[PassedValue]):
         if self._step_and_count is not None:
             run.step_and_count = self._step_and_count
             if is_in_evaluation:
-                run.previous_output = self._previous_output
+                run.previous_output = self._previous_output  # in training it is among the module's own `outputs`
         output = PassedValue(run.recorded_output())
-        self._calls.append((value, output))
+        self._calls.append((value, output))  # `pass_back` finds both by their identity
         return output
 
     def _is_before_last_step(self) -> bool:
@@ -942,12 +1045,13 @@ class RecordedValues(Domain[PassedValue]):
             is_node: whether it is a node of a graph, which keeps what it took, and what came back.
         """
         if child in self._fields_of_inputs:
+            # Lua adds steps of zeros to what the flow passes: without the field nothing is known.
             value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
-        # The nodes are in the order of the calls; there may be fewer.
-        number = len(self._calls)
-        if not is_node or number >= len(self._nodes):
+        # A graph calls its nodes alone, in the order of `_nodes`, of which there may be fewer.
+        number_of_node = len(self._calls)
+        if not is_node or number_of_node >= len(self._nodes):
             return value, None
-        data = self._nodes[number]
+        data = self._nodes[number_of_node]
         # A node keeps both in lists, of one element if it has one input, or one use.
         input_of_node = _without_table(recorded(data.get("input")))
         if input_of_node is not None:
@@ -965,31 +1069,57 @@ class RecordedValues(Domain[PassedValue]):
         Args:
             result: the output of the container.
         """
-        # Values that were used, and the gradient with respect to each use.
-        uses = [(result, self._run.grad_output)]
-        for (value, _), run in zip(self._calls, self._run.inside):
-            uses.append((value, run.recorded_grad_input()))
-        # The gradients with respect to all uses of a value, by its id.
-        gradients: dict[int, list[Recorded]] = {}
-        while uses:
-            value, gradient = uses.pop()
-            gradients.setdefault(id(value), []).append(gradient)
-            for index, item in enumerate(value.items or ()):
-                uses.append((item, _element(gradient, index)))
-            if value.joined is not None:
-                uses += zip(value.parts, _split(gradient, value.joined))
+        gradients = self._gradients_of_uses(result)
         for (_, output), run in zip(self._calls, self._run.inside):
             gradients_of_output = gradients.get(id(output), [])
             if run.grad_output is None and len(gradients_of_output) == 1:
                 run.grad_output = gradients_of_output[0]
 
+    def _gradients_of_uses(self, result: PassedValue) -> dict[int, list[Recorded]]:
+        """Return the gradients with respect to all uses of each value that was passed, by its id; `None` among them.
+
+        Args:
+            result: the output of the container, which is a use of it.
+        """
+        # Values that were used, and the gradient with respect to each use.
+        uses = [(result, self._run.grad_output)]
+        for (value, _), run in zip(self._calls, self._run.inside):
+            uses.append((value, run.recorded_grad_input()))
+        gradients: dict[int, list[Recorded]] = {}
+        while uses:
+            value, gradient = uses.pop()
+            gradients.setdefault(id(value), []).append(gradient)
+            # Who uses a list, or a joined tensor, uses what it is made of.
+            for index, item in enumerate(value.items or ()):
+                uses.append((item, _element(gradient, index)))
+            if value.joined is not None:
+                uses += zip(value.parts, _split(gradient, value.joined))
+        return gradients
+
+
+def _with_merged_dims(tensor: Tensor, dims: int) -> Tensor | None:
+    """Return a view of a tensor whose first dimensions are one; `None` if there is no such view.
+
+    Args:
+        tensor: the tensor; one that is not contiguous has none.
+        dims: dimensions of the view; a tensor that has no more keeps its own.
+    """
+    merged_dims = max(len(tensor.size) - dims + 1, 1)
+    if merged_dims > len(tensor.size) or tensor.stride != contiguous(tensor.size):
+        return None
+    size = (prod(tensor.size[:merged_dims]), *tensor.size[merged_dims:])
+    return evolve(tensor, size=size, stride=contiguous(size))
+
 
 def _split(gradient: Recorded, joined: Joined) -> list[Recorded]:
-    """Return the parts of the gradient of joined tensors, one for each; `None` where it cannot be cut.
+    """Return the gradients with respect to tensors that were joined, as views of that of the whole.
 
     Args:
         gradient: with respect to the joined tensor; `None` if it is not in the file.
         joined: the tensors that were joined, and along which dimension.
+
+    Returns:
+        One for each tensor; `None` for all if the size of any is not known, and for one beyond the gradient's end.
     """
     parts: list[Recorded] = []
     start = 0
@@ -1018,22 +1148,22 @@ def _sequence(value: Recorded) -> list[Recorded]:
 def _add_run_of_step(run: Run, recording: Recording) -> None:
     """Add the run of the module inside a cell in one step; outside of sequences in its last one.
 
+    None is added if that module is not in the file.
+
     Args:
         run: that of the cell.
         recording: what the cell keeps of its steps.
     """
-    inputs = run.input
     if recording.first_step and run.is_unknown_step:
         return  # it is not known which module ran: that of the first step, or of the others
     if recording.first_step and run.step == 1:
         # A module of its own runs the first step, on the input alone. It is shown where that of the other steps is.
         step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
+        inputs = run.input
     else:
         step_in_path, module = _copy_of_step(run)
-        states = [_state_before(run, name, field_of_user) for name, field_of_user in recording.states or ()]
-        if states:
-            inputs = [inputs, *states]
+        inputs = _with_states(run, recording)
     if not isinstance(module, TorchObject):
         return
     inside = run.add_run_inside(step_in_path, module, inputs)
@@ -1044,13 +1174,24 @@ def _add_run_of_step(run: Run, recording: Recording) -> None:
         inside.places_in_copy = _places_in_copy(run, module, recording)
 
 
+def _with_states(run: Run, recording: Recording) -> Recorded:
+    """Return what the module inside a cell takes in a step: a list of its input and its states, or the input alone.
+
+    Args:
+        run: that of the cell.
+        recording: what the cell keeps of its steps; its `states` are in the order in which the module takes them.
+    """
+    states = [_state_before(run, name, field_of_user) for name, field_of_user in recording.states or ()]
+    return [run.input, *states] if states else run.input
+
+
 def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict[int, Place]:
     """Return the places at which modules inside a copy are shown: those of the cell's modules with the same weights.
 
     Args:
         run: the run of the cell, in whose field `modules` those are.
-        module: the copy that ran this step, in place of the module in the cell's field; of the first step, the module
-            of its own that runs it.
+        module: what ran this step: a copy of the module in the cell's field `recurrentModule`; in the first step what
+            `recording.first_step` names.
         recording: its `places` has paths from the cell, and the number of the element of `modules` for each, from 1:
             `recurrentModule.modules.3` has the weights of 4, `initialModule.modules.1` those of 2.
 
@@ -1059,47 +1200,50 @@ def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict
     """
     # Modules of the cell that ran themselves, as all do in evaluation, have their own places.
     numbers = {id(item): number for number, item in enumerate(_modules_of(run.obj), 1)}
+    is_first_step = run.step == 1
     for path, number in recording.places.items():
-        # The path goes on in the copy as in the field of the cell that it is a copy of.
         field_of_cell, _, path_in_module = path.partition(".")
-        # There are two fields: `first_step`, and that of the module for all other steps. They have other paths inside.
+        # Those of the other of the two fields are not paths in this module.
         is_of_first_step = field_of_cell == recording.first_step
-        if is_of_first_step == (run.step == 1):
+        if is_of_first_step == is_first_step:
             numbers[id(lookup(module, path_in_module))] = number
     return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}
 
 
 def _copy_of_step(run: Run) -> tuple[str, Value]:
-    """Return the step in the path to the module that has the weights of a cell, and the module that ran a step.
+    """Return the path from a cell to its module, and the module that ran a step.
 
-    The second is in training a clone that shares the weights of the first, in evaluation the first itself; `None` if it
-    is not in the file.
+    The second is in evaluation the cell's module itself, in training a clone that shares its weights, and is shown at
+    its path; `None` if it is not in the file.
 
     Args:
         run: that of the cell, which knows the step.
     """
     children = _modules_of(run.obj)
-    # Cells without the field have the module as their only one.
-    module = run.obj.get("recurrentModule") or (children[0] if children else None)
-    step = ".recurrentModule"
+    module = run.obj.get("recurrentModule")
+    if module is None and children:
+        module = children[0]  # cells without the field have the module as their only one
+    # Where `modules` lists it, it has its place in the model there.
+    step_in_path = ".recurrentModule"
     for number, child in enumerate(children, 1):
         if child is module:
-            step = f".modules[{number}]"
+            step_in_path = f".modules[{number}]"
             break
     if run.model_pass.is_in_evaluation(run.obj):
-        return step, module
+        return step_in_path, module
     clones = run.obj.get("sharedClones")
-    return step, clones.get(float(run.step)) if isinstance(clones, Table) else None
+    return step_in_path, clones.get(float(run.step)) if isinstance(clones, Table) else None
 
 
 def _state_before(run: Run, name: str, field_of_user: str) -> Recorded:
     """Return a state with which a step of a cell begins; `None` if it is not recorded.
 
-    The first step begins with zeros, unless the user sets the state: in `field_of_user`, or in `startState` for all.
+    The first step begins with zeros, of the sizes of the state after it, unless the user sets the state: in
+    `field_of_user`, or in `startState` for all.
 
     Args:
         run: that of the cell, which knows the step.
-        name: the field with a table of the states after all steps.
+        name: the field with a table of the states after all steps, `outputs` or `cells`.
         field_of_user: the field with the first state, if the user sets it.
     """
     if run.is_unknown_step:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -65,10 +66,11 @@ class Digest:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Digest:
-        """Return the digest of a tensor, which does not depend on its shape."""
+        """Return the digest of a real tensor, which does not depend on its shape."""
         values = tensor.detach().reshape(-1).double()
         norm = float(values.norm())
-        # An element's factor is one random number for its place in a chunk, times one for the chunk.
+        # An element's factor is one random number for its place in a chunk, times one for the chunk. There are enough
+        # of the latter for 2^32 elements, 32 GiB.
         random = _random_numbers()
         whole_chunks = len(values) // _CHUNK
         chunks = values[: whole_chunks * _CHUNK].view(whole_chunks, _CHUNK)
@@ -78,8 +80,16 @@ class Digest:
             projection += float((chunks @ random) @ random[:whole_chunks])
         return cls(len(values), norm, projection / norm if norm else 0.0)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all elements are numbers, and none is infinite."""
+        return isfinite(self.norm)
+
     def matches(self, other: Digest) -> bool:
-        """Return whether two values are the same, apart from rounding in double precision."""
+        """Return whether two values are the same, apart from rounding in double precision.
+
+        Values that are not finite match none: what is made of them might be not a number in either model.
+        """
         if self.numel != other.numel:
             return False
         is_same_norm = abs(self.norm - other.norm) <= CLOSE * max(self.norm, other.norm)
@@ -166,6 +176,7 @@ class Operation:
             except RuntimeError:
                 continue  # a tensor that was changed in place since
             numbers = value if isinstance(value, tuple) else (value,)
+            # Saved tensors are left out.
             if all(isinstance(number, (bool, int, float, str)) for number in numbers):
                 options.append((attribute.removeprefix("_saved_"), value))
         return cls(name.removeprefix("native_").removesuffix("_with_indices"), tuple(options))
@@ -221,12 +232,13 @@ class Call:
 
 
 def _same_inputs(call: Call, other: Call) -> bool:
-    """Return whether two layers got the same input. Any tokens count as the same.
+    """Return whether two layers got the same input. Any tokens count as the same, if one got them as integers.
 
     Tokens may count from 0 in one model and from 1 in the other, and may be floats in one, or one-hot vectors. Whether
     they mean the same, the outputs of the layers tell.
     """
-    # `inputs` has floats alone: it is empty for a layer that got its tokens as integers.
+    # Whole numbers that both got as floats may be anything: they are compared. `inputs` has floats alone: it is empty
+    # for a layer that got its tokens as integers.
     has_integers = not call.inputs or not other.inputs
     if has_integers and call.has_whole_numbers and other.has_whole_numbers:
         return True
@@ -269,7 +281,7 @@ class RecordedPass:
         self._run(model, value, training)
 
     def _run(self, model: nn.Module, value: Any, training: bool) -> None:
-        """Run the model, and set the attributes; what it does to its buffers is undone.
+        """Run the model, and set the attributes; what it does to its buffers is undone, but not its mode.
 
         Args:
             model: the model.
@@ -342,6 +354,15 @@ class RecordedPass:
 
         return tree_map_only(torch.Tensor, begin_at, value)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the model and its layers with weights took and returned nothing but finite numbers."""
+        digests = list(self.outputs)
+        for call in self.calls:
+            digests += call.inputs
+            digests += call.outputs
+        return all(digest.is_finite for digest in digests)
+
     def _origin(self, tensors: Iterable[torch.Tensor]) -> Origin:
         """Return where tensors come from: back to the results of other layers with weights, and to the input.
 
@@ -358,10 +379,11 @@ class RecordedPass:
         # In the order in which they ran.
         for node in sorted(nodes, key=lambda node: node._sequence_nr()):
             leaf = getattr(node, "variable", None)  # only the node of a leaf has it
-            operation = Operation.of(node)
             if id(leaf) in self._sources:
                 origin.sources.add(self._sources[id(leaf)])
-            elif operation.name not in _SHAPE_OPERATIONS:
+                continue
+            operation = Operation.of(node)
+            if operation.name not in _SHAPE_OPERATIONS:
                 origin.operations.append(operation)
         return origin
 
@@ -385,6 +407,16 @@ class RecordedPass:
         call = self._call_of(place, layer, [args, kwargs])
         call.partner = self._partner(call)  # before it is among the calls, whose partners are used
         self.calls.append(call)
+        return self._right_arguments(call, args, kwargs)
+
+    def _right_arguments(self, call: Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments that a layer gets: its own model's, with the input of the first model if it has one.
+
+        Args:
+            call: its run, whose `stored_input` and `ran_on_same_input` are set.
+            args: the positional arguments that its own model gave it.
+            kwargs: those by keyword.
+        """
         tensors = _floats([args, kwargs])
         # Layers run without a graph: it would only take memory.
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
@@ -393,13 +425,8 @@ class RecordedPass:
             call.ran_on_same_input = call.partner is not None and _same_inputs(call, call.partner)
             return args, kwargs
         (tensor,) = tensors
-        right_input = self._right_input(call, tensor)
-
-        def corrected(item: torch.Tensor) -> torch.Tensor:
-            """Return the input of the first model in place of the only tensor of a floating-point type."""
-            return right_input if item.is_floating_point() else item
-
-        args, kwargs = tree_map_only(torch.Tensor, corrected, (args, kwargs))
+        right_input = self._right_input(call, tensor.detach())
+        args, kwargs = _with_only_float(right_input, (args, kwargs))
         return args, kwargs
 
     def _call_of(self, place: str, layer: nn.Module, arguments: Any) -> Call:
@@ -425,18 +452,14 @@ class RecordedPass:
         )
 
     def _right_input(self, call: Call, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the input that a layer with one is to get: in the second model that of the first.
+        """Return what a layer gets as its only input: in the second model what its partner got, if it fits.
 
         Args:
             call: its run, whose `stored_input` and `ran_on_same_input` are set.
-            tensor: what the model gave it.
+            tensor: what its own model gave it, of which `call.inputs` has the digest.
         """
-        tensor = tensor.detach()
-        is_first_model = self._first is None
-        if is_first_model and self._elements_left_to_store >= tensor.numel():
-            # Smaller inputs may fit after a larger one did not.
-            call.stored_input = tensor.clone()
-            self._elements_left_to_store -= tensor.numel()
+        if self._first is None:
+            self._store_input(call, tensor)
         if call.partner is None:
             return tensor
         call.ran_on_same_input = _same_inputs(call, call.partner)
@@ -444,13 +467,25 @@ class RecordedPass:
             return tensor
         wanted = call.partner.stored_input.clone()
         if wanted.numel() == tensor.numel():
+            # The models may give the same numbers in other shapes, as rows and as images of one pixel.
             wanted = wanted.reshape(tensor.shape)
         # Of other sizes, as behind another padding, it fits as well; with more dimensions it would not.
         call.ran_on_same_input = wanted.dim() == tensor.dim()
         return wanted if call.ran_on_same_input else tensor
 
+    def _store_input(self, call: Call, tensor: torch.Tensor) -> None:
+        """Store the input of a layer of the first model, unless it is too large; smaller ones may fit after it.
+
+        Args:
+            call: the run of the layer.
+            tensor: its only input.
+        """
+        if self._elements_left_to_store >= tensor.numel():
+            call.stored_input = tensor.clone()
+            self._elements_left_to_store -= tensor.numel()
+
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
-        """Record what a layer returned; a hook after `forward`.
+        """Record what a layer returned, in the last of `calls`, which `_begin` has added; a hook after `forward`.
 
         Args:
             layer: the layer.
@@ -477,8 +512,11 @@ class RecordedPass:
     def _partner(self, call: Call) -> Call | None:
         """Return the run of the first model with the same weights; `None` without one, and in the first model itself.
 
-        Of several such runs one with the same bias comes first, and of these one with the same input. A run of the
-        first model is the partner of one run only.
+        Of several such runs one with the same bias comes first, and of these one with the same input, and else the
+        first that ran. A run of the first model is the partner of one run only.
+
+        Args:
+            call: a run that is not among `calls` yet.
         """
         if self._first is None:
             return None
@@ -489,10 +527,19 @@ class RecordedPass:
             if other.weights == call.weights and id(other) not in used:
                 candidates.append(other)
 
-        def worse(other: Call) -> tuple[bool, bool]:
+        def best_first(other: Call) -> tuple[bool, bool]:
             return other.bias != call.bias, not _match(other.inputs, call.inputs)
 
-        return min(candidates, key=worse, default=None)
+        return min(candidates, key=best_first, default=None)
+
+
+def _with_only_float(tensor: torch.Tensor, arguments: Any) -> Any:
+    """Return the arguments of a layer with a tensor in place of the only one of a floating-point type."""
+
+    def replaced(item: torch.Tensor) -> torch.Tensor:
+        return tensor if item.is_floating_point() else item
+
+    return tree_map_only(torch.Tensor, replaced, arguments)
 
 
 # The comparison
@@ -506,7 +553,8 @@ class Comparison:
         mine: the pass of the first model, that of Lua. In all methods `mine` and `my_` are of the first model.
         theirs: the pass of the second model, run with the inputs of the first. `theirs` and `their_` are of the second.
         label: the name of the second model.
-        texts: what differs, in words → the places where it does, none for the models as a whole; empty if all agrees.
+        places_by_text: what differs, in words → the places where it does, none for the models as a whole; empty if all
+            agrees. See `differences`.
         misplaced: whether layers get what others get in the first: their weights may be those of other layers, and
             comparing on another input would show nothing new.
         differing: the runs of the first model to which those of the second differ, in input or output, by id.
@@ -517,7 +565,7 @@ class Comparison:
     mine: RecordedPass
     theirs: RecordedPass
     label: str
-    texts: dict[str, list[str]] = field(factory=dict)
+    places_by_text: dict[str, list[str]] = field(factory=dict)
     misplaced: bool = False
     differing: set[int] = field(factory=set)
 
@@ -525,7 +573,7 @@ class Comparison:
     def differences(self) -> list[str]:
         """What differs, in words, with the places where it does."""
         texts = []
-        for text, places in self.texts.items():
+        for text, places in self.places_by_text.items():
             if not places:
                 texts.append(text)
             elif places == [_AT_THE_END]:
@@ -535,20 +583,21 @@ class Comparison:
         return texts
 
     def run(self) -> None:
-        """Compare what the layers and the models took and returned, and set `texts`, `misplaced` and `differing`."""
-        # The calls of the second model that returned other values: these explain what differs behind them.
+        """Compare what the layers and the models took and returned; see the class for what is set."""
+        # The calls of the second model, by number, that returned other values: these explain what differs behind them.
         wrong: set[int] = set()
         for number, call in enumerate(self.theirs.calls):
             if call.partner is None:  # nothing to compare with; if it matters, what is made of its result differs
                 continue
             if not call.origin.sources & wrong:
                 self._compare_inputs(call, call.partner)
-            if not _match(call.outputs, call.partner.outputs):
-                wrong.add(number)
-                # Outputs for another input say nothing of the layer.
-                if call.ran_on_same_input:
-                    self.differing.add(id(call.partner))
-                    self._compare_layers(call.partner, call, _place_of(call, call.partner))
+            if _match(call.outputs, call.partner.outputs):
+                continue
+            wrong.add(number)
+            # Outputs for another input say nothing of the layer.
+            if call.ran_on_same_input:
+                self.differing.add(id(call.partner))
+                self._compare_layers(call.partner, call, _place_of(call, call.partner))
         if self.theirs.error:
             self._note(f"then {self.label} stops: {self.theirs.error}")
         elif not _match(self.mine.outputs, self.theirs.outputs) and not self.theirs.origin.sources & wrong:
@@ -584,7 +633,7 @@ class Comparison:
 
     def _note(self, text: str, place: str = "") -> None:
         """Note a difference, and where it is; without a place it is one of the models as a whole."""
-        places = self.texts.setdefault(text, [])
+        places = self.places_by_text.setdefault(text, [])
         if place:
             places.append(place)
 
@@ -633,7 +682,8 @@ class Comparison:
             where: the values, in words.
         """
         if not self.theirs.calls:
-            # No hook was called: the layers are those of TorchScript, or plain functions. What they take is not known.
+            # No hook was called: the layers are those of TorchScript, or plain functions. What they take is not known,
+            # and may be what others get in the first model.
             self.misplaced = True
             self._note(f"{self.label} returns another value than the .t7", where)
             return
@@ -777,11 +827,14 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
         training: whether normalization is in training mode. Nothing else is, so that nothing is random.
 
     Raises:
-        ModelError: the first does not accept the value.
+        ModelError: the first does not accept the value, or computes something that is not finite.
     """
     first = RecordedPass(mine, value, training)
     if first.error:
         raise ModelError(f"a model does not accept the input: {first.error}")
+    if not first.is_finite:
+        # As the logarithm of a number below 0: nothing behind it can be compared.
+        raise ModelError("a model computes no finite numbers for the input", hint="Choose one: --input in.t7.")
     second = RecordedPass(theirs, value, training, first)
     comparison = Comparison(first, second, label)
     comparison.run()

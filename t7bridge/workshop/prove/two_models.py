@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import product
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from .inputs import fitting_inputs, guess_inputs
 from .layer import doubles, drawn, first_line, flat, in_double
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .rounding import TINY, Deviation, measure
-from .side_by_side import Comparison, compare, normalizes
+from .side_by_side import Call, Comparison, compare, normalizes
 
 _STEPS = 7
 """Of the sequences for recurrent models."""
@@ -52,8 +51,9 @@ def _in_one_thread() -> Iterator[None]:
     """
     with _lock:
         # Asked in any case: it initializes a new thread, which would later replace the number that is set here.
-        count = torch.get_num_threads()
-        _thread_counts.append(_thread_counts[0] if _thread_counts else count)
+        own_count = torch.get_num_threads()
+        count_before_all = _thread_counts[0] if _thread_counts else own_count
+        _thread_counts.append(count_before_all)
         torch.set_num_threads(1)
     try:
         yield
@@ -111,30 +111,36 @@ class TwoModels:
             first: the comparison on one input in evaluation mode.
             spec: that input.
         """
-        comparisons = [first]
-        specs = [spec]
-        texts = list(first.differences)
+        differences = list(first.differences)
+        in_evaluation = [(first, spec)]
         # A second size is of inputs that nobody stated; with weights at other places it shows nothing new.
         if not self.inputs and not first.misplaced:
             resized = self._on_another_size(mine, spec, first)
             if resized is not None:
+                in_evaluation.append(resized)
                 comparison, other_spec = resized
-                comparisons.append(comparison)
-                specs.append(other_spec)
-                texts += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, texts)]
-        mode = "evaluation mode"
-        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
-        if normalizes(mine) and not isinstance(self.other, torch.jit.ScriptModule):
-            mode = "evaluation and training mode"
-            in_training = self._compare(mine, spec, training=True)
+                differences += [f"in {inputs_text(other_spec)}, {text}" for text in _new(comparison, first)]
+        in_training = self._in_training(mine, spec)
+        if in_training is not None:
             # Only its texts count: the verdicts on layers are those in evaluation.
-            texts += [f"in training, {text}" for text in _new(in_training, texts)]
-        # The layers are shown as they are where a difference shows first.
-        shown = next((comparison for comparison in comparisons if comparison.texts), first)
-        proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=texts)
+            differences += [f"in training, {text}" for text in _new(in_training, first)]
+        proof = self._proof_of_comparisons(mine, [comparison for comparison, _ in in_evaluation], differences)
+        proof.modes = _modes([inputs_text(spec) for _, spec in in_evaluation], has_trained=in_training is not None)
+        return proof
+
+    def _proof_of_comparisons(self, mine: nn.Module, comparisons: list[Comparison], differences: list[str]) -> Proof:
+        """Return the verdicts on the layers, as they are where a difference shows first, and on the whole.
+
+        Args:
+            mine: the first model, live.
+            comparisons: those in evaluation mode, at least one.
+            differences: those of all comparisons, in words.
+        """
+        # Where none shows in evaluation, the first.
+        shown = next((comparison for comparison in comparisons if comparison.differences), comparisons[0])
+        proof = Proof(self.subject.file, against=f"layers of {self.name}", reference=self.name, differences=differences)
         proof.misplaced = any(comparison.misplaced for comparison in comparisons)
-        proof.modes = f"{' and '.join(map(inputs_text, specs))} in {mode}"
-        proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(texts))]
+        proof.layers = [*_verdicts_on_layers(shown), _verdict_on_output(mine, shown, differs=bool(differences))]
         return proof
 
     def _compare(self, mine: nn.Module, spec: Any, training: bool = False) -> Comparison:
@@ -142,10 +148,25 @@ class TwoModels:
 
         Args:
             mine: the first model, live.
-            spec: the input, as `Example`s.
+            spec: the input: an `Example`, or a list of these.
             training: whether normalization is in training mode.
         """
         return compare(mine, self.other, self.name, drawn(mine, spec), training)
+
+    def _in_training(self, mine: nn.Module, spec: Any) -> Comparison | None:
+        """Compare both with normalization in training mode; `None` if that is the same, or not possible.
+
+        Args:
+            mine: the first model, live.
+            spec: an input that it accepts in evaluation mode.
+        """
+        # The modules of TorchScript's archives are not known, and their modes cannot be set one by one.
+        if not normalizes(mine) or isinstance(self.other, torch.jit.ScriptModule):
+            return None
+        try:
+            return self._compare(mine, spec, training=True)
+        except ModelError:
+            return None  # one example has no variance
 
     def _recurrence(self) -> Recurrence | None:
         """Return what the Lua model takes and returns, if it is recurrent; `None` if it is not.
@@ -155,7 +176,7 @@ class TwoModels:
         state = state_dict(self.subject.model, self.subject.path, self.subject.limits, own_keys=True)
         plan = build_plan(self.subject.model, self.subject.path, index_base=0, limits=self.subject.limits, state=state)
         recurrent = recurrence(recognized(plan, state).plan.root)
-        # A model of one step keeps the state inside if it has none among its inputs.
+        # `states` is `None` over sequences; `()` is that of a model of one step without any state among its inputs.
         return None if recurrent is None or recurrent.states == () else recurrent
 
     def _on_accepted_input(self, mine: nn.Module) -> tuple[Comparison, Any]:
@@ -164,7 +185,7 @@ class TwoModels:
         Returns:
             The comparison in evaluation mode, and the input.
         """
-        for spec in self._specs():
+        for spec in self._specs():  # at least one
             comparison = self._compare(mine, spec)
             if not comparison.theirs.error:
                 break
@@ -223,7 +244,8 @@ class TwoModels:
         differences = []
         if answer.difference is not None:
             differences.append(answer.difference)
-        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs):  # a token is never a step of zeros
+        elif not recurrent.takes_tokens and self._masks_differ(mine, inputs, recurrent.states):
+            # A token is never a step of zeros.
             differences.append(f"for steps that are zeros, the .t7 returns zeros, and {self.name} does not")
         return self._verdict_over_steps(mine, wanted, answer, differences)
 
@@ -275,12 +297,9 @@ class TwoModels:
         Raises:
             ModelError: the model does not accept the sequences, or returns something else.
         """
-        # As its layers say, and else the other way round: the model may transpose.
-        layers_have_batch_first = _has_batch_first(self.other)
-        orders = (layers_have_batch_first, not layers_have_batch_first)
         answers: list[_Answer] = []
         problem = ModelError("the models do not return as many values for each step")
-        for (form, inputs), is_batch_first in product(forms.items(), orders):
+        for form, inputs, is_batch_first in self._orders(forms):
             try:
                 outputs = _outputs(self.other, inputs, is_batch_first)
             except ModelError as error:
@@ -294,6 +313,16 @@ class TwoModels:
         if not answers:
             raise problem
         return next((answer for answer in answers if not answer.is_unexplained), answers[0])
+
+    def _orders(self, forms: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, bool]]:
+        """Yield each form in words, its sequences, and whether the second model is to get the batch first: both orders.
+
+        First the order that its layers state, then the other one: the model may transpose.
+        """
+        layers_have_batch_first = _has_batch_first(self.other)
+        for form, inputs in forms.items():
+            yield form, inputs, layers_have_batch_first
+            yield form, inputs, not layers_have_batch_first
 
     def _answer(self, form: str, outputs: torch.Tensor, wanted: torch.Tensor) -> _Answer:
         """Compare the outputs of the second model over sequences with those of the first.
@@ -315,12 +344,20 @@ class TwoModels:
         largest = deviation_of([wanted], [outputs]).max_abs
         return _Answer(form, outputs, f"the outputs differ by up to {largest:.2g}", is_unexplained=True)
 
-    def _masks_differ(self, mine: nn.Module, inputs: torch.Tensor) -> bool:
-        """Return whether the first model masks steps that are zeros, and the second one does not."""
+    def _masks_differ(
+        self, mine: nn.Module, inputs: torch.Tensor, states: Sequence[tuple[int, int, int]] | None
+    ) -> bool:
+        """Return whether the first model masks steps that are zeros, and the second one does not.
+
+        Args:
+            mine: the first model, live.
+            inputs: sequences, (steps, batch, features), to which a step of zeros is added.
+            states: of the first model; see `Recurrence`.
+        """
         if not any(isinstance(layer, MaskZero) for layer in mine.modules()):
             return False
         with_zeros = torch.cat([inputs, torch.zeros_like(inputs[:1])])
-        wanted = _outputs(mine, with_zeros, _has_batch_first(mine))
+        wanted = _outputs(mine, with_zeros, _has_batch_first(mine), states)
         return self._best_answer({"a step of zeros": with_zeros}, wanted).difference is not None
 
 
@@ -383,16 +420,27 @@ def _outputs(
         with torch.no_grad():
             if states is not None:
                 return _outputs_of_steps(model, inputs, states)
-            # Some models return all steps of all sequences as one list of rows, others their states besides.
-            batch = inputs.shape[1]
-            if not is_batch_first:
-                output = next(flat(model(inputs)))
-                return output.reshape(-1, batch, output.shape[-1])
-            output = next(flat(model(inputs.transpose(0, 1))))
-            return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
+            return _outputs_over_sequences(model, inputs, is_batch_first)
     except Exception as error:  # the user's code may raise anything
         text = f"{type(error).__name__}: {first_line(error)}"
         raise ModelError(f"a model does not accept sequences: {text}") from error
+
+
+def _outputs_over_sequences(model: nn.Module, inputs: Any, is_batch_first: bool) -> torch.Tensor:
+    """Return what a model over sequences returns: (steps, batch, features).
+
+    Args:
+        model: the model; what it returns besides the output, as its states, follows that.
+        inputs: see `_outputs`.
+        is_batch_first: see `_outputs`.
+    """
+    batch = inputs.shape[1]
+    # Some models return all steps of all sequences as one list of rows: the first two dimensions are split again.
+    if not is_batch_first:
+        output = next(flat(model(inputs)))
+        return output.reshape(-1, batch, output.shape[-1])
+    output = next(flat(model(inputs.transpose(0, 1))))
+    return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
 
 
 def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
@@ -455,9 +503,24 @@ def _resized(spec: Any, height: int, width: int) -> Any:
     return evolve(spec, shape=(*outer, new_height, new_width))
 
 
-def _new(comparison: Comparison, texts: list[str]) -> list[str]:
-    """Return the differences of a comparison that are not among some texts yet."""
-    return [text for text in comparison.differences if text not in texts]
+def _modes(inputs: list[str], has_trained: bool) -> str:
+    """Return the inputs of two models and the modes in which they ran, in words.
+
+    Args:
+        inputs: the shapes of those in evaluation mode, in words.
+        has_trained: whether they ran on the first of these with normalization in training mode, too.
+    """
+    all_inputs = " and ".join(inputs)
+    if not has_trained:
+        return f"{all_inputs} in evaluation mode"
+    if len(inputs) == 1:
+        return f"{all_inputs} in evaluation and training mode"
+    return f"{all_inputs} in evaluation mode and {inputs[0]} in training mode"
+
+
+def _new(comparison: Comparison, first: Comparison) -> list[str]:
+    """Return the differences of a comparison that the first one does not have."""
+    return [text for text in comparison.differences if text not in first.differences]
 
 
 def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
@@ -465,25 +528,39 @@ def _verdicts_on_layers(comparison: Comparison) -> list[LayerProof]:
 
     The runs of a layer that follow one another, as the steps of a sequence do, have one verdict.
     """
-    partners = {id(call.partner): call for call in comparison.theirs.calls}
+    their_calls = {id(call.partner): call for call in comparison.theirs.calls}
     layers: list[LayerProof] = []
     for call in comparison.mine.calls:
-        path = call.place or "root"
-        if layers and layers[-1].path == path:  # the next step
-            if id(call) in comparison.differing:
-                layers[-1].verdict = DIFFERS
-            continue
-        proof = LayerProof(path, type(call.layer).__name__, AGREES)
-        proof.parameters = sum(item.numel() for item in call.layer.parameters(recurse=False))
-        if id(call) in partners:
-            proof.reason = f"{partners[id(call)].place} in the other"
-            if id(call) in comparison.differing:
-                proof.verdict = DIFFERS
-        else:
-            # The second model has no such layer, which matters only if something differs.
-            proof.verdict = DIFFERS if comparison.texts else NOT_RECORDED
-        layers.append(proof)
+        if not layers or layers[-1].path != _path_of(call):
+            layers.append(_verdict_on_layer(call, their_calls.get(id(call)), comparison))
+        elif id(call) in comparison.differing:
+            layers[-1].verdict = DIFFERS  # in the next step
     return layers
+
+
+def _path_of(call: Call) -> str:
+    """Return the path of a layer of the first model."""
+    return call.place or "root"
+
+
+def _verdict_on_layer(mine: Call, theirs: Call | None, comparison: Comparison) -> LayerProof:
+    """Return the verdict on one run of a layer.
+
+    Args:
+        mine: the run in the first model.
+        theirs: that of the layer with the same weights in the second; `None` if there is none.
+        comparison: of both models.
+    """
+    proof = LayerProof(_path_of(mine), type(mine.layer).__name__, AGREES)
+    proof.parameters = sum(item.numel() for item in mine.layer.parameters(recurse=False))
+    if theirs is None:
+        # The second model has no such layer, which matters only if something differs.
+        proof.verdict = DIFFERS if comparison.differences else NOT_RECORDED
+        return proof
+    proof.reason = f"{theirs.place} in the other"
+    if id(mine) in comparison.differing:
+        proof.verdict = DIFFERS
+    return proof
 
 
 def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -> LayerProof:
@@ -492,10 +569,10 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
     Args:
         mine: the first model.
         comparison: of both, whose outputs are measured.
-        differs: whether anything differs, in this comparison or another.
+        differs: whether anything differs, in this comparison or another; so it does if its outputs do.
     """
     verdict = DIFFERS if differs else AGREES
-    # Only the runs of layers are counted.
+    # `Proof.sentence` adds up runs, of layers alone.
     whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
     # The second model is the reference, to whose largest value the difference is relative.
     deviation = deviation_of(comparison.theirs.result, comparison.mine.result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -107,6 +109,23 @@ def test_files_beside_it_are_not_its(tmp_path: Path) -> None:
     assert t7bridge.open(lonely / "data.pkl").layout == "pickle"
     with pytest.raises(UnknownFormatError, match="is a folder"):
         t7bridge.open(lonely)
+
+
+def test_a_folder_inside_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice about a folder looks into those inside it, as `lost+found`; one that is closed is passed over."""
+    (tmp_path / "lost+found").mkdir()
+    unpacked = unpack(CHECKPOINT, tmp_path / "unpacked")
+    unpacked.rename(tmp_path / "model")
+    real_listdir = os.listdir
+
+    def listdir(path: str | Path) -> list[str]:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_listdir(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    with pytest.raises(UnknownFormatError, match="model is an unpacked checkpoint of PyTorch: give that path"):
+        t7bridge.open(tmp_path)
 
 
 def test_damage_and_mistakes(tmp_path: Path) -> None:

@@ -380,3 +380,11 @@ def test_a_class_that_is_not_ignored(value):
     root["ignoreClass"] = value
     with pytest.raises(WriteError, match="ignoreClass"):
         written(root, layout)
+
+
+def test_layouts_of_any_number_of_classes_are_not_kept() -> None:
+    """A file may name millions of classes, whose layouts must not stay in memory after it."""
+    count = 3000
+    for number in range(count):
+        assert vintage_payload("2011-06", f"nn.Class{number}") is not None
+    assert vintage_payload.cache_info().currsize < count

@@ -98,36 +98,31 @@ def test_both_sides_of_pytorch_stay_as_they_are() -> None:
     assert all(pair.gates is None for pair in found)
 
 
-def test_gates_of_char_rnn_are_read_from_its_graph(tmp_path) -> None:
+def test_gates_of_char_rnn_are_read_from_its_graph() -> None:
     """char-rnn's graph shows i f g o; the PyTorch LSTM with the matched weights computes the same."""
     model = t7bridge.load(CHAR_RNN)
     layers = state_dict(model, own_keys=True)
     orders = gate_orders(recognized(build_plan(model, state=layers), layers, only_torch=True))
     assert set(orders.values()) == {"ifog"}
     assert len(orders) == 4  # two layers, each with the matrices of its input and of its state
-    live = t7bridge.load_module(CHAR_RNN)
-    state = live.state_dict()
-    first, second = sorted(orders, key=lambda prefix: int(prefix[:-1]))[:2]
-    inputs, hidden = (state[f"{prefix}weight"].shape[1] for prefix in (first, second))
-    cell = torch.nn.LSTMCell(inputs, hidden)
-    lines = [
-        f"{prefix}{name} {name}_{side}"
-        for prefix, side in ((first, "ih"), (second, "hh"))
-        for name in ("weight", "bias")
-    ]
-    (tmp_path / "map").write_text("\n".join(lines))
-    found = match(CHAR_RNN, cell, tmp_path / "map")
+    # The layers of the first cell come first: that of its input, then that of its state.
+    of_input, of_state, *_ = sorted(orders, key=lambda prefix: int(prefix[:-1]))
+    state = t7bridge.load_module(CHAR_RNN).state_dict()
+    cell = torch.nn.LSTMCell(state[f"{of_input}weight"].shape[1], state[f"{of_state}weight"].shape[1])
+    pairs = [(f"{of_input}{name}", f"{name}_ih") for name in ("weight", "bias")]
+    pairs += [(f"{of_state}{name}", f"{name}_hh") for name in ("weight", "bias")]
+    found = match(CHAR_RNN, cell, pairs)
     cell.load_state_dict(
         {key: torch.from_numpy(tensor.numpy().copy()) for key, tensor in found.state_dict(partial=True).items()}
     )
     torch.manual_seed(1)
-    x, h, c = torch.randn(2, inputs), torch.randn(2, hidden), torch.randn(2, hidden)
-    sums = x @ state[f"{first}weight"].T + state[f"{first}bias"] + h @ state[f"{second}weight"].T
-    i, f, o, g = (sums + state[f"{second}bias"]).chunk(4, 1)
-    c2 = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    h1, c1 = cell(x, (h, c))
-    assert torch.allclose(c1, c2, atol=1e-6)
-    assert torch.allclose(h1, o.sigmoid() * c2.tanh(), atol=1e-6)
+    x, h, c = torch.randn(2, cell.input_size), torch.randn(2, cell.hidden_size), torch.randn(2, cell.hidden_size)
+    sums = x @ state[f"{of_input}weight"].T + state[f"{of_input}bias"]
+    sums += h @ state[f"{of_state}weight"].T + state[f"{of_state}bias"]
+    i, f, o, g = sums.chunk(4, 1)
+    new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    new_h = o.sigmoid() * new_c.tanh()
+    torch.testing.assert_close(cell(x, (h, c)), (new_h, new_c), rtol=1e-5, atol=1e-6)
 
 
 def test_unmatched_keys_say_why() -> None:

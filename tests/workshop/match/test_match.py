@@ -17,7 +17,7 @@ from t7bridge.workshop.match import write_match
 
 
 def state(**shapes: tuple[int, ...] | dict) -> dict[str, Tensor]:
-    """A state dict of zeros: `a_weight=(2, 3)` is the key `a.weight`."""
+    """A state dict of zeros: `a_weight=(2, 3)` is the key `a.weight`, and `a__b=(2, 3)` the key `a_b`."""
     return {
         key.replace("_", ".").replace("..", "_"): Tensor.from_numpy(np.zeros(shape, "f4"))
         for key, shape in shapes.items()
@@ -242,6 +242,16 @@ def test_settled_without_counterpart():
     assert [pair.why for pair in found.pairs] == ["shape", "shape", "kept", "kept"]
 
 
+def test_own_values_of_a_module_but_for_a_key():
+    """A line about a module is about the keys that no other line names, also where it keeps the target's values."""
+    source, target = layers(("0", 4, 4), ("1", 4, 10)), layers(("body", 4, 4), ("head", 4, 10))
+    for lines in ([("1.weight", "head.weight"), ("-", "head.")], [("-", "head."), ("1.weight", "head.weight")]):
+        found = match(source, target, lines)
+        assert sources(found) == {
+            "body.weight": "0.weight", "body.bias": "0.bias", "head.weight": "1.weight", "head.bias": None,
+        }  # fmt: skip
+
+
 def test_a_bias_too_many():
     """A bias that the target lacks is listed, and the weight goes its way."""
     target = layers(("a", 4, 4))
@@ -277,6 +287,16 @@ def test_biases_of_some_ambiguous_layers(order):
     ]  # fmt: skip
     assert not found.unmatched_source
     assert not found.unmatched_target
+
+
+@pytest.mark.parametrize("name", ["p.weight", "c.weight"])
+def test_ambiguous_keys_are_those_of_their_side(name):
+    """A key without a counterpart is listed, too, if the other side has an ambiguous key of this name."""
+    two = layers(("a", 2, 2), ("b", 2, 2))
+    found = match({**two, name: torch.zeros(5, 3)}, layers(("p", 2, 2), ("q", 2, 2)))
+    assert found.unmatched_source == [name]
+    found = match(layers(("p", 2, 2), ("q", 2, 2)), {**two, name: torch.zeros(5, 3)})
+    assert found.unmatched_target == [name]
 
 
 def test_keys_of_one_name_are_not_told_apart_by_it():
@@ -386,6 +406,7 @@ def test_one_module_for_two():
         ("x.weight nope\n", "the target has no nope"),
         ("x.weight q.weight\n", "x.weight does not match q.weight"),
         ("a.weight q.weight\nb.weight q.weight\n", "q.weight of the target is already paired"),
+        ("a.weight q.weight\n- q.weight\n", "q.weight of the target is already paired"),
     ],
 )
 def test_wrong_mappings(tmp_path, text, message):
@@ -413,6 +434,15 @@ def test_mapping_that_is_no_text(tmp_path):
         match(CROSSED, TARGET, path)
     with pytest.raises(ModelError, match="No such file"):
         match(CROSSED, TARGET, tmp_path / "none.txt")
+
+
+def test_mapping_that_is_too_long(tmp_path, monkeypatch):
+    """A file that is cut inside of a character is too long, and not damaged."""
+    monkeypatch.setattr("t7bridge.workshop.match.matching._MAX_BYTES", 4)
+    path = tmp_path / "map.txt"
+    path.write_text("# ab\u00e4", encoding="utf-8")
+    with pytest.raises(FormatError, match="too long"):
+        match(CROSSED, TARGET, path)
 
 
 def saved(tmp_path, name: str, value) -> str:

@@ -6,6 +6,7 @@ largest change of the output in units of 1e-5 + 1e-4 |output|.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from prove_changes import recorded_input, replaced, shows
 import t7bridge
 from t7bridge import Storage, T7Reader, TorchObject
 from t7bridge.nn.places import module_at
+from t7bridge.workshop.prove.proof import LayerProof
 
 ROWS = [line.split("\t") for line in (TESTFILES / "prove/changes.tsv").read_text().splitlines()]
-NAMED = frozenset(("not recorded",))
 
 
 def read(name: str) -> Any:
@@ -43,29 +44,39 @@ def changed(row: list[str]) -> tuple[Any, TorchObject]:
     return model, obj
 
 
+@cache
+def sound_layers(name: str) -> dict[str, LayerProof]:
+    """The verdicts on the layers of a model without a change, by path."""
+    proof = t7bridge.prove(read(name))
+    assert proof.exit_code == 0, name
+    return {layer.path: layer for layer in proof.layers}
+
+
+def is_hidden(row: list[str], obj: TorchObject) -> bool:
+    """Whether no recorded value shows a change: of its layer there is none, or an activation in place made it zero."""
+    name, path, *_ = row
+    layer = sound_layers(name)[path]
+    if layer.verdict == "not recorded":
+        return True
+    before = module_at(read(name), path)
+    if "compared as one" not in layer.reason or before is None:
+        return False
+    return not shows(obj, before, recorded_input(read(name), path), behind=True)
+
+
 def missed(rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
     """Counts of changes that were found and named and of those that no recorded value shows, and the missed ones."""
     found, hidden, left = 0, 0, []
-    sound: dict[str, dict[str, tuple[str, str]]] = {}
     for row in rows:
-        name, path = row[:2]
-        if name not in sound:
-            proof = t7bridge.prove(read(name))
-            assert proof.exit_code == 0, name
-            sound[name] = {layer.path: (layer.verdict, layer.reason) for layer in proof.layers}
+        path = row[1]
         model, obj = changed(row)
         proof = t7bridge.prove(model)
         if proof.exit_code == 1 and path in [layer.path for layer in proof.of("differs")]:
             found += 1
-            continue
-        if path in [layer.path for layer in proof.updated]:
+        elif path in [layer.path for layer in proof.updated]:
             hidden += 1  # no other layer with weights is recorded: it looks like an update
-            continue
-        verdict, reason = sound[name][path]
-        before, given = module_at(read(name), path), recorded_input(read(name), path)
-        behind = "compared as one" in reason
-        if verdict in NAMED or (behind and before is not None and not shows(obj, before, given, behind=True)):
-            hidden += 1  # not recorded, or all that it changed was set to zero by an activation in place
+        elif is_hidden(row, obj):
+            hidden += 1
         else:
             left.append(row)
     return found, hidden, left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import TESTFILES, corpus, name_of
 
 import t7bridge
@@ -70,3 +71,27 @@ def test_references_that_are_no_pairs(reference: object):
     """A reference of more or less than an input and an output is refused."""
     with pytest.raises(ModelError, match="not a pair of an input and an output"):
         t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=reference)
+
+
+def test_a_pair_needs_values():
+    """Of a shape there are no values to compare with what Lua computed, as input or as output."""
+    for pair in (("2x1x32x32", torch.ones(2, 10)), (torch.ones(2, 1, 32, 32), "2x10")):
+        with pytest.raises(ModelError, match="a shape has no values to compare"):
+            t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=pair)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (torch.ones(0, 3), "pair 1 has no values to compare"),
+        (torch.ones(2, 3, dtype=torch.complex64), "pair 1 has no values to compare"),
+        ([torch.ones(2, 3), torch.ones(0)], "pair 1 has no values to compare"),
+        (torch.ones(2, 3, dtype=torch.bfloat16), "a tensor cannot be compared: .*BFloat16"),
+        (torch.eye(3).to_sparse(), "a tensor cannot be compared: .*Sparse"),
+    ],
+)
+def test_tensors_that_cannot_be_compared(values: object, text: str):
+    """Neither empty tensors nor types that Lua lacks are a difference: they are refused, as input and as output."""
+    for pair in ((values, torch.ones(2, 3)), (torch.ones(2, 3), values)):
+        with pytest.raises(ModelError, match=text):
+            t7bridge.prove(TESTFILES / "models/lenet_mm.t7", against=pair)

@@ -17,6 +17,7 @@ from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.layers import modules, register_module, unregister_layer
 from t7bridge.nn import find_modules
 from t7bridge.workshop.prove import Proof
+from t7bridge.workshop.prove.rounding import measure
 
 RANDOM = [path for path in corpus("prove/random.*.t7") if ".bad." not in path.name]
 CHANGED = corpus("prove/*.bad.t7")
@@ -347,3 +348,22 @@ def test_criterions_are_not_proved():
     classes = {module.class_name for _, module in find_modules(value)}
     assert any(name.endswith("Criterion") for name in classes)
     assert not any("Criterion" in layer.class_name for layer in t7bridge.prove(value).layers)
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), -3.0])
+def test_a_step_that_is_no_number_hides_no_other_layer(step: float):
+    """Of a sequence in evaluation, whose module counts no steps, everything else is checked."""
+    model = read("rnn_seq.eval")
+    sound = t7bridge.prove(model).summary()
+    at(model, "root.modules[3].modules[1]")["step"] = step
+    assert t7bridge.prove(model).summary() == sound
+
+
+@pytest.mark.parametrize("computed", [np.inf, 3.5e38, -np.inf, -3.5e38])
+def test_infinities_have_a_sign(computed: float):
+    """A sum beyond the largest float is infinite in Lua: of the same sign, or it is another one."""
+    recorded = [torch.tensor([np.inf, 1.0])]
+    expected = [torch.full((2,), 1e-7, dtype=torch.float64)]
+    deviation = measure(recorded, [torch.tensor([computed, 1.0], dtype=torch.float64)], expected)
+    assert deviation.is_within_limit == (computed > 0)
+    assert bool(deviation.reason) == (computed < 0)

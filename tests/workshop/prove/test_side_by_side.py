@@ -16,6 +16,7 @@ from torch import nn
 import t7bridge
 from t7bridge import Table, Tensor
 from t7bridge.cli import main
+from t7bridge.errors import ModelError
 from t7bridge.workshop.prove.side_by_side import compare
 
 
@@ -159,6 +160,14 @@ def test_twins(source, subtests):
             assert proof.sentence().startswith("proven against 8 layers") == (not expected)
 
 
+@pytest.mark.slow
+def test_only_the_inputs_that_ran_in_training_are_said_to_have(source):
+    """Without a stated input the models run on a second size, too, but not in training mode."""
+    proof = t7bridge.prove(source, against=twin_of(source))
+    first, second = proof.modes.removesuffix(" in training mode").split(" in evaluation mode and ")
+    assert first.startswith(f"{second} and ")
+
+
 class Written(Net):
     """The network with its forward written in other ways; `way` chooses one."""
 
@@ -269,6 +278,17 @@ def test_the_outputs_tell_whether_tokens_are_right():
             assert comparison.differing == {id(comparison.mine.calls[0])}
     comparison = compare(right[1], Called(Rows(0), lambda x: x), "Net", tokens, training=False)
     assert comparison.differences == ["Net computes another Rows: layer (layer)"]
+
+
+def test_what_is_not_finite_is_not_compared():
+    """Of the logarithm of numbers below 0, and what is made of it, nobody can say whether it is the same."""
+    x = torch.tensor([[0.5, 1.5, 2.25, 3.0]], dtype=torch.float64)
+    model = Called(Matrix(), torch.log)
+    assert compare(model, model, "Net", x, training=False).differences == []
+    with pytest.raises(ModelError, match="a model computes no finite numbers for the input"):
+        compare(model, model, "Net", -x, training=False)
+    wrong = Called(Matrix(), lambda x: (-x).log())
+    assert compare(model, wrong, "Net", x, training=False).differences
 
 
 def test_integers_made_of_other_numbers_are_no_tokens():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import PATIENCE, TESTFILES
@@ -13,7 +16,11 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.workshop.prove.two_models import _in_one_thread
+from t7bridge.limits import DEFAULT_LIMITS
+from t7bridge.torchmodules import live_module
+from t7bridge.torchmodules.layers.recurrent import MaskZero
+from t7bridge.workshop.prove.proof import Subject
+from t7bridge.workshop.prove.two_models import TwoModels, _in_one_thread
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 RESNET = TESTFILES / "models/resnet_small.t7"
@@ -61,10 +68,18 @@ def test_a_folder_without_a_model(source: str, tmp_path: Path):
         t7bridge.prove(LENET, against=tmp_path)
 
 
-def test_comparisons_at_once_restore_the_number_of_threads():
-    """The second of two begins while the first runs, and ends after it; a new thread has the number, too."""
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Let PyTorch compute in three threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_comparisons_at_once_restore_the_number_of_threads():
+    """The second of two begins while the first runs, and ends after it; a new thread has the number, too."""
     counts: list[int] = []
     has_begun, first_has_ended = threading.Event(), threading.Event()
 
@@ -75,23 +90,25 @@ def test_comparisons_at_once_restore_the_number_of_threads():
             counts.append(torch.get_num_threads())
         counts.append(torch.get_num_threads())
 
-    try:
-        thread = threading.Thread(target=second)
-        with _in_one_thread():
-            thread.start()
-            has_begun.wait(PATIENCE)
-        counts.append(torch.get_num_threads())
-        first_has_ended.set()
-        thread.join()
-        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    thread = threading.Thread(target=second)
+    with _in_one_thread():
         thread.start()
-        thread.join()
-        with pytest.raises(ModelError, match="fails"), _in_one_thread():
-            raise ModelError("fails")
-        counts.append(torch.get_num_threads())
-    finally:
-        torch.set_num_threads(before)
-    assert counts == [3, 1, 3, 3, 3]
+        has_begun.wait(PATIENCE)
+    counts.append(torch.get_num_threads())
+    first_has_ended.set()
+    thread.join()
+    thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert counts == [3, 1, 3, 3]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_comparison_that_fails_restores_the_number_of_threads():
+    """An error ends the block, too."""
+    with pytest.raises(ModelError, match="fails"), _in_one_thread():
+        raise ModelError("fails")
+    assert torch.get_num_threads() == 3
 
 
 class Reused(torch.nn.Module):
@@ -157,3 +174,63 @@ def test_parameters_of_a_pair_are_those_of_the_layers():
 
     by_pair = t7bridge.prove(RESNET, against=(inputs, outputs)).summary()
     assert by_pair["parameters"] == t7bridge.prove(RESNET).summary()["parameters"] == 1421
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_the_module_of_the_user_stays_as_it_is():
+    """It is compared in double precision and evaluation mode, but keeps its own types and its mode."""
+    mine = TorchObject("nn.Linear", 1, Table.of({"weight": Tensor.from_numpy(np.ones((2, 3), "f4"))}))
+    plain = torch.nn.Linear(3, 2, bias=False)
+    torch.nn.init.ones_(plain.weight)
+    for theirs in (plain, torch.nn.utils.weight_norm(plain)):
+        theirs.train()
+        t7bridge.prove(mine, against=theirs, input=["2x3"])
+        assert {tensor.dtype for tensor in theirs.state_dict().values()} == {torch.float32}
+        assert theirs.training
+
+
+class OneStep(torch.nn.Module):
+    """A model of one step, which takes its state and returns it, and leaves it as it is in steps of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = MaskZero(torch.nn.Linear(3, 3).double(), n_input_dims=1)
+
+    def forward(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sum of all steps, as output and as state."""
+        x, state = values
+        new_state = state + self.layer(x)
+        return [new_state, new_state]
+
+
+class AllSteps(torch.nn.Module):
+    """A model over sequences of any layer, which sums its steps."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all steps until each."""
+        return self.layer(x).cumsum(0)
+
+
+def test_masks_of_a_model_that_takes_its_state():
+    """A model of one step is asked for a step of zeros as it is for others: with its state."""
+    subject = Subject(TorchObject("nn.Identity", 1, Table()), "root", "", DEFAULT_LIMITS)
+    mine = OneStep()
+    inputs = torch.randn(4, 2, 3, dtype=torch.float64)
+    for layer, differs in ((mine.layer, False), (mine.layer[0], True)):
+        models = TwoModels(subject, AllSteps(layer), "theirs", ())
+        assert models._masks_differ(mine, inputs, states=((1, 1, 3),)) == differs
+
+
+def test_one_example_is_not_normalized_in_training():
+    """Where a normalization takes no batch of one in training mode, the models are compared in evaluation mode."""
+    numbers = Tensor.from_numpy(np.ones(3, "f4"))
+    fields: dict[str, Any] = dict.fromkeys(("weight", "bias", "running_mean", "running_var"), numbers)
+    mine = TorchObject("nn.BatchNormalization", 1, Table.of({**fields, "eps": 1e-5, "momentum": 0.1}))
+    for batch, mode in ((1, "evaluation mode"), (2, "evaluation and training mode")):
+        proof = t7bridge.prove(mine, against=live_module(mine), input=[f"{batch}x3"])
+        assert proof.modes == f"{batch}x3 in {mode}"
+        assert proof.exit_code == 0

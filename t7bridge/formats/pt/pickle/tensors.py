@@ -686,8 +686,7 @@ def _dense(tensor: Tensor, extras: TensorExtras | None, naming: Naming) -> Reduc
 
     Args:
         tensor: the tensor.
-        extras: its conjugation, negation and hooks, which may be others than those of the object; the rest of them is
-            for the caller.
+        extras: its conjugation, negation and hooks, in place of `tensor.extras`; class and state are for the caller.
         naming: says whether the file is for PyTorch's safe loader.
 
     Raises:

@@ -287,13 +287,10 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
     if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
         return None
     longer_axes = [axis for axis, extent in enumerate(other.shape) if extent != 1]
-    axis = None  # one number for all
-    count = 1
-    if longer_axes:
-        if len(longer_axes) > 1 or len(other.shape) != len(param.shape):
-            return None
-        (axis,) = longer_axes
-        count = other.shape[axis]
+    if len(longer_axes) > 1 or (longer_axes and len(other.shape) != len(param.shape)):
+        return None
+    axis = longer_axes[0] if longer_axes else None  # one number for all
+    count = 1 if axis is None else other.shape[axis]
     scale = b.reshape(b.wire(other), (count,))
     return Scaled(param, scale**-1 if divide else scale, axis)
 
@@ -1007,6 +1004,23 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
     return value
 
 
+def _momentum_in_lua(b: Builder, momentum: float) -> float:
+    """Return the momentum of Lua's layer for a normalization with running statistics; remark what it does otherwise.
+
+    Args:
+        b: the builder.
+        momentum: of the operation: 0 for a module without one, which counts its batches for a cumulative average, if it
+            is a batch normalization. An instance normalization without one never updates its statistics.
+    """
+    if b.kind == "instance_norm":
+        b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
+        return momentum
+    if not momentum and getattr(b.module, "momentum", momentum) is None:
+        b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
+        return 0.1
+    return momentum
+
+
 @operation("instance_norm", lua="as group_norm with a group for each channel; with running statistics as batch_norm")
 @operation(
     "batch_norm",
@@ -1041,24 +1055,18 @@ def batch_norm(
     """
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
+    shape = input.shape
     if running_mean is None:
-        axes = [0, *range(2, len(input.shape))]  # all but the channels
+        axes = [0, *range(2, len(shape))]  # all but the channels
         value = _standardized(input, lambda value: reduce_over(b, "nn.Mean", value, axes, keepdim=True), eps)
-        return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (len(input.shape) - 2)))
+        return _affine(b, value, weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
     # The layer holds these.
     check_learned(weight, "weight")
     check_learned(bias, "bias")
     if training:  # by the batch, in evaluation too, where it would change the running statistics
         raise CannotError("in training, a batch normalization has no meaning in evaluation")
-    if b.kind == "instance_norm":
-        b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
-    elif not momentum and getattr(b.module, "momentum", momentum) is None:
-        # PyTorch calls the operation with 0 then: an instance normalization never updates its statistics, but a batch
-        # normalization counts its batches.
-        momentum = 0.1
-        b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
-    layer = _batch_norm_layer(len(input.shape), (weight, bias, running_mean, running_var), momentum, eps)
-    shape = input.shape
+    momentum = _momentum_in_lua(b, momentum)
+    layer = _batch_norm_layer(len(shape), (weight, bias, running_mean, running_var), momentum, eps)
     images = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input  # signals of height 1
     return b.reshape(b.emit(layer, images), shape)
 

@@ -113,16 +113,14 @@ def convolution(
     dilation = _per_dimension(rank, dilation, for_height=1)
     if padding == "same":
         padding, input = _pad_same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
-    elif padding == "valid":
-        padding = 0
-    # From the end: `same` has a number for the height of a signal already, before which `_per_dimension` puts another.
-    padding = _per_dimension(rank, padding, for_height=0)[-len(kernel) :]
-    is_dilated = set(dilation) != {1}
+    else:
+        padding = _per_dimension(rank, 0 if padding == "valid" else padding, for_height=0)
     if not is_parameter(weight):
         _check_computed_weight(b, rank)
         kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
         layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
         return apply_to_images(b, layer, input, b.shape, kernels)
+    is_dilated = set(dilation) != {1}
     is_depthwise = groups > 1 and n_in == 1 and groups == n_out
     square = _square_of(kernel, stride, padding)
     if is_depthwise and square is not None and rank < 3 and not is_dilated:
@@ -247,12 +245,12 @@ def transposed_convolution(
     if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
+    if is_dilated:
+        raise CannotError("nn has no transposed convolution with dilation")
     kernel = _per_dimension(rank, kernel, for_height=1)
     stride = _per_dimension(rank, stride, for_height=1)
     padding = _per_dimension(rank, padding, for_height=0)
     extra = _per_dimension(rank, output_padding, for_height=0)
-    if is_dilated:
-        raise CannotError("nn has no transposed convolution with dilation")
     if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
     name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
@@ -287,16 +285,17 @@ def _transposed_by_convolution(
     kernels = b.reshape(kernels, (groups * n_out, n_in_of_group, *kernel))
     sides: list[int] = []
     # Signals stay signals here: without the height that `_per_dimension` adds.
-    options = (
+    strides, paddings, output_paddings, dilations = (
         _per_dimension(rank, value, for_height=0)[-rank:] for value in (stride, padding, output_padding, dilation)
     )
-    # Behind the dimensions of the batch and the channels.
-    for axis, (size, step, pad, extra, gap) in enumerate(zip(kernel, *options), start=2):
+    for dimension, size in enumerate(kernel):
+        axis = 2 + dimension  # behind the batch and the channels
         kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)
-        if step > 1:
-            input = _insert_zeros(b, input, axis, step)
-        reach = gap * (size - 1) - pad  # of a kernel beyond the first and the last element
-        sides = [reach, reach + extra, *sides]  # the last dimension first, as PyTorch pads
+        if strides[dimension] > 1:
+            input = _insert_zeros(b, input, axis, strides[dimension])
+        # How far a kernel reaches beyond the first and the last element.
+        reach = dilations[dimension] * (size - 1) - paddings[dimension]
+        sides = [reach, reach + output_paddings[dimension], *sides]  # the last dimension first, as PyTorch pads
     input = constant_pad(b, input, sides, 0.0)
     return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
 
@@ -402,10 +401,10 @@ def pool(
     if not is_max:
         is_padded = any(padding)
         _check_means(rank, is_padded, ceil_mode, divisor_override)
-        if not count_include_pad and divisor_override is None and (is_padded or ceil_mode):
-            layer.calls += (("setCountExcludePad", ()),)
         if divisor_override:  # Lua divides by the number of elements of the kernel
             layer = layer * (prod(kernel) / divisor_override)
+        elif not count_include_pad and (is_padded or ceil_mode):
+            layer.calls += (("setCountExcludePad", ()),)
     result = apply_to_images(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
         return result
@@ -502,14 +501,11 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
     old_sizes = input.shape[2:]
     new_sizes = shape[2:]
     if b.kind == "upsample_nearest2d" and all(new % old == 0 for new, old in zip(new_sizes, old_sizes)):
-        quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
         if new_sizes == old_sizes:
             return input
-        quotient, *others = set(quotients)
-        # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
-        is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
-        if is_by_quotient and not others:
-            return b.emit(make("nn.SpatialUpSamplingNearest", quotient), input, shape=shape)
+        factor = _factor_of_nearest(old_sizes, new_sizes, scale_factors)
+        if factor is not None:
+            return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=shape)
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
     if b.kind == "upsample_bilinear2d" and align_corners and old_sizes != new_sizes:
@@ -524,8 +520,23 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
     return value
 
 
+def _factor_of_nearest(old_sizes: Any, new_sizes: Any, scale_factors: Any) -> Any:
+    """Return how often nearest interpolation repeats each element in all dimensions; `None` if it does otherwise.
+
+    Args:
+        old_sizes: of the image; open ones, too.
+        new_sizes: multiples of these.
+        scale_factors: as for `upsample`.
+    """
+    quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
+    quotient, *others = set(quotients)
+    # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
+    is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
+    return quotient if is_by_quotient and not others else None
+
+
 def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:
-    """Interpolate along one dimension: multiply by a matrix, which PyTorch's operation computes from unit vectors.
+    """Interpolate along one dimension: multiply by a matrix.
 
     Args:
         b: the builder, whose call is the interpolation.
@@ -534,6 +545,21 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
         new_sizes: of the image after interpolation along all dimensions.
     """
     extent = value.shape[2 + dimension]
+    matrix = _interpolation_matrix(b, dimension, extent, new_sizes)
+    if extent == new_sizes[dimension] and np.array_equal(matrix, np.eye(extent)):
+        return value
+    return multiply_along(b, value, 2 + dimension, matrix)
+
+
+def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: Any) -> Any:
+    """Return what PyTorch's interpolation makes of the unit vectors of a dimension, each a row: (extent, new extent).
+
+    Args:
+        b: the builder, whose call is the interpolation.
+        dimension: of an image: 0 for the first behind the channels.
+        extent: of the dimension.
+        new_sizes: of the image after interpolation along all dimensions.
+    """
     new_extent = new_sizes[dimension]
 
     def for_dimensions(interpolated: Any, others: Any) -> list[Any]:
@@ -559,10 +585,7 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
         raise CannotError("the interpolation cannot be computed")
     # The line along the dimension in each image is a row of the matrix.
     lines = (0, every, *for_dimensions(every, 0))
-    matrix = images.array()[lines]
-    if extent == new_extent and np.array_equal(matrix, np.eye(extent)):
-        return value
-    return multiply_along(b, value, 2 + dimension, matrix)
+    return images.array()[lines]
 
 
 @operation("col2im", lua="pt.Fold", package="layers")

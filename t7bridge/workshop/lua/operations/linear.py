@@ -107,6 +107,15 @@ def _broadcast_batches(b: Builder, *matrices: Any) -> list[Any]:
     return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like=like) for value in values]
 
 
+def _is_of_outputs(weight: Scaled, is_transposed: bool) -> bool:
+    """Return whether the scale of a weight is applied to the outputs of its layer, and not to the inputs.
+
+    The dimension of the outputs is the first one, or of a transposed weight the second one; a single number may be
+    applied to either.
+    """
+    return weight.axis is None or is_transposed == (weight.axis == 1)
+
+
 def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator of builders of operations with a weight and a bias: for ones that a layer cannot hold.
 
@@ -137,10 +146,7 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
                 weight = b.wire(weight)
             scale_of_outputs = None
             if isinstance(weight, Scaled):
-                # The dimension of the outputs is the first one, or of a transposed weight the second one; a single
-                # number may be applied to either.
-                is_of_outputs = weight.axis is None or is_transposed == (weight.axis == 1)
-                if is_of_outputs:
+                if _is_of_outputs(weight, is_transposed):
                     scale_of_outputs = weight.scale
                 else:
                     input = _times_channels(b, input, weight.scale, channels)

@@ -235,23 +235,39 @@ def recurrent(
     params_of_cell = 4 if has_biases else 2
     cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
     directions = 2 if bidirectional else 1
-    time = 1 if batch_first else 0
     has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
     # Before the refusals and the length, which are those of unrolled layers: nn.SeqLSTM takes any length.
     if not has_projections and "rnn" in b.allow and _fits_rnn(b, states, params):
-        b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
-        time_first = (1, 0, 2) if batch_first else (0, 1, 2)  # its own inverse
-        sequence = b.permute(input, time_first)
-        output, last_h = _run_layers(b, sequence, cells, directions, dropout, partial(_run_seq_lstm, b))
-        return [b.permute(output, time_first), last_h, Missing("nn.SeqLSTM does not return its last cells")]
+        return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
     if has_projections:
         raise CannotError("projections are not composed")
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
+    time = 1 if batch_first else 0
     length = int(input.shape[time])
     steps = "one step" if length == 1 else f"{length} steps"
     b.remark(f"recurrent layers are unrolled for {steps}: the model accepts sequences of that length only")
     return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
+
+
+def _by_layers_of_rnn(
+    b: Builder, input: Wire, cells: list[Any], directions: int, dropout: float, batch_first: bool
+) -> Any:
+    """Run LSTM layers over time by nn.SeqLSTM, which takes sequences of any length.
+
+    Args:
+        b: the builder.
+        input: as for `recurrent`.
+        cells: the parameters of each cell.
+        directions: the number of cells of a layer.
+        dropout: as for `recurrent`.
+        batch_first: likewise.
+    """
+    b.remark("nn.SeqLSTM is of the package rnn (Element-Research's): require 'rnn' before the model is loaded")
+    time_first = (1, 0, 2) if batch_first else (0, 1, 2)  # its own inverse
+    sequence = b.permute(input, time_first)
+    output, last_h = _run_layers(b, sequence, cells, directions, dropout, partial(_run_seq_lstm, b))
+    return [b.permute(output, time_first), last_h, Missing("nn.SeqLSTM does not return its last cells")]
 
 
 @operation(

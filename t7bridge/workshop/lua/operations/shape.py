@@ -63,7 +63,7 @@ def same(b: Builder, self: Any) -> Any:
         return self
     if wanted == "bool":
         return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers and back
+    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers, without gradient, and back
         force_copy = None
         dont_cast = True
         to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
@@ -228,29 +228,51 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
 def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) -> Any:
     """Take a range of a dimension.
 
-    `start`, `end` and `step` are those of a slice in Python.
+    Args:
+        b: the builder.
+        self: a wire, a constant or a weight.
+        dim: the dimension.
+        start: of a slice in Python: a number or an `Extent`, negative from the end; `None` for 0.
+        end: likewise; `None` or `_END` for the end of the dimension.
+        step: at least 1.
     """
     if b.shape == self.shape:
         return self
-    extent = self.shape[dim]
     count = b.shape[dim]
-    # A slice that is empty in the example is so always: it is not built, as no layer of Lua returns one.
+    # An open range that is empty in the example becomes empty for all inputs, which is refused where it is emitted.
     if in_example(count) == 0:
         make_static(count)
     # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
-    begin = 0 if start is None else start
-    has_numbers = isinstance(begin, int) and begin >= 0 and isinstance(end, (int, type(None)))
-    if isinstance(self, Wire) and has_numbers and step == 1:
-        # x[2:] and x[2:-1] are ranges that nn.Narrow counts from the end, for a dimension of any extent.
-        is_to_end = end is None or end >= _END
-        if is_to_end or end < 0:
-            length = -1 if is_to_end else -1 + end  # -1 is all that follows, -2 all but the last
-            return b.emit(make("nn.Narrow", dim + 1, begin + 1, length), self, shape=b.shape)
-    begin, end = _range(extent, start, end)
+    if isinstance(self, Wire) and step == 1:
+        narrow = _narrow_to_end(dim, start, end)
+        if narrow is not None:
+            return b.emit(narrow, self, shape=b.shape)
+    begin, end = _range(self.shape[dim], start, end)
     if isinstance(count, Extent):
         # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
         count = (end - begin + step - 1) // step
     return strided(b, self, dim, begin, count, step)
+
+
+def _narrow_to_end(axis: int, start: Any, end: Any) -> LuaLayer | None:
+    """Return nn.Narrow for a range up to a distance from the end, x[2:] or x[2:-1], of a dimension of any extent.
+
+    Args:
+        axis: the dimension.
+        start: as in Python; `None` for 0.
+        end: likewise; `None` or `_END` for the end of the dimension.
+
+    Returns:
+        `None` for another range.
+    """
+    begin = 0 if start is None else start
+    if not isinstance(begin, int) or begin < 0 or not isinstance(end, (int, type(None))):
+        return None
+    if end is None or end >= _END:
+        return make("nn.Narrow", axis + 1, begin + 1, -1)  # a length of -1 is all that follows
+    if end < 0:
+        return make("nn.Narrow", axis + 1, begin + 1, end - 1)  # -2 is all but the last
+    return None
 
 
 @operation(
@@ -362,20 +384,40 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
         value: the number, of the mode `constant`; `None` for 0.
     """
     wire = b.wire(self)
-    rank = len(self.shape)
     pad = make_static(*pad)
     if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
     if mode == "circular":
-        # Before and behind each dimension, the last dimension first.
-        for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
-            axis = rank - number
-            extent = int(wire.shape[axis])
-            wire = b.gather_constant(wire, np.arange(-left, extent + right) % extent, axis)
-        return wire
+        return _circular_pad(b, wire, pad)
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
+    return _pad_by_layer(b, wire, pad, kind)
+
+
+def _circular_pad(b: Builder, value: Wire, pad: tuple[int, ...]) -> Any:
+    """Pad the last dimensions by their other ends; `pad` is that of the operation."""
+    # Before and behind each dimension, the last dimension first.
+    for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
+        axis = len(value.shape) - number
+        extent = int(value.shape[axis])
+        value = b.gather_constant(value, np.arange(-left, extent + right) % extent, axis)
+    return value
+
+
+def _pad_by_layer(b: Builder, wire: Wire, pad: tuple[int, ...], kind: str) -> Any:
+    """Pad the last dimensions by values inside.
+
+    Args:
+        b: the builder.
+        wire: the value.
+        pad: that of the operation.
+        kind: `Reflection` or `Replication`.
+
+    Raises:
+        CannotError: nn has no layer for these dimensions.
+    """
+    rank = len(wire.shape)
     # Of values without a batch, which Lua's layers take for other dimensions, nothing is composed.
     is_signal = len(pad) == 2 and rank == 3
     is_image = len(pad) == 4 and rank == 4
@@ -431,7 +473,8 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
         if amount < 0:
             value = b.narrow(value, axis, start=-amount if is_before else 0, count=extent)
         elif amount:
-            # nn.Padding pads before a dimension if the amount is negative.
+            # nn.Padding pads before a dimension if the amount is negative. Before the number, it takes how many
+            # dimensions there are with this one: all, as the batch is counted.
             args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
             if number:
                 args = (*args, rank, number)
@@ -634,9 +677,7 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         number = number_of(values)
         if number is None or accumulate:
             raise CannotError("replaces elements by as many as a mask has, or adds to them")
-        behind = len(self.shape) - axis - len(item.shape)
-        mask = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * behind))
-        return b.expand(fill_where(b, self, mask, number), b.shape)
+        return _filled_by_mask(b, self, axis, item, number)
     values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
         item = b.constant(item.array() % int(self.shape[axis]))  # negative ones from the end
@@ -644,10 +685,25 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         positions = item.array().reshape(-1)
         values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
         return b.replace_at(self, positions, values, axis)
-    takes_positions = len(item.shape) <= 1  # pt.Scatter has one row of them
-    if "layers" not in b.allow or not takes_positions:
+    is_one_row = len(item.shape) <= 1  # `_scattered` takes no other
+    if "layers" not in b.allow or not is_one_row:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
     return _scattered(b, self, axis, item, values, accumulate)
+
+
+def _filled_by_mask(b: Builder, value: Any, axis: int, mask: Any, number: float) -> Any:
+    """Return a value with a number where a mask is true.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: its first dimension that the mask has.
+        mask: of this dimension and those that follow.
+        number: the new element.
+    """
+    behind = len(value.shape) - axis - len(mask.shape)
+    mask = b.reshape(mask, (*(1,) * axis, *mask.shape, *(1,) * behind))
+    return b.expand(fill_where(b, value, mask, number), b.shape)
 
 
 def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumulate: bool) -> Any:
@@ -662,7 +718,7 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
         values: the slices, likewise a value, with as many in the dimension as there are indices.
         accumulate: whether they are added.
     """
-    # What is no wire takes the batch from one that is: the value, or else the slices.
+    # Constants and weights become nodes, which take the batch from a wire: from the value, or else from the slices.
     values = b.wire(values, like=value if isinstance(value, Wire) else None)
     # The layer takes an index for each element.
     positions = b.reshape(item, (*(1,) * axis, *item.shape, *(1,) * (len(values.shape) - axis - 1)))
@@ -778,10 +834,15 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
             rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
             return b.expand(rows, b.shape)
     indices = b.wire(indices)
-    if not is_parameter(weight):
-        if "layers" not in b.allow:
-            raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
-        return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
+    if is_parameter(weight):
+        return _looked_up(b, weight, indices, padding_idx, scale_grad_by_freq)
+    if "layers" not in b.allow:
+        raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
+    return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
+
+
+def _looked_up(b: Builder, weight: Stored, indices: Wire, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    """Look up rows of a parameter by nn.LookupTable. Arguments as for `embedding`."""
     matrix = indices
     if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
