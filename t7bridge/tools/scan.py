@@ -360,7 +360,7 @@ def _add_findings_of_inner(report: ScanReport, inner: ScanReport, name: str) -> 
         path = f"{name}: {finding.path}" if finding.path else name
         report.findings.append(evolve(finding, path=path))
     if inner.error and not report.error:
-        # Most errors name the file already, at the end of a path.
+        # Most errors name the file already, with its path.
         report.error = inner.error if name in inner.error else f"{name}: {inner.error}"
 
 
