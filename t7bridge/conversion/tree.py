@@ -173,8 +173,9 @@ class Tree(Rebuilder):
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
         """Put what a value became at its place, and the data of a module next to its state dict.
 
-        Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root, in lists, and under a key
-        that is no text, `unnamed_data` says whether they are merged into the state dict, in a dict around it, or dropped.
+        Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root, in lists and under keys
+        that are no text, `unnamed_data` says whether they are merged into the state dict, in a dict around it, or
+        dropped.
 
         Args:
             target: the list or dict that receives the result.
