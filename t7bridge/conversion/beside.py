@@ -177,9 +177,9 @@ class _Collector:
         self._visited_values = 0
         """How many values were met; after `_MOST_VALUES` nothing more is data."""
         self._around: set[int] = set()
-        """The containers around the present value, by identity."""
+        """The containers and objects around the present value, by identity."""
         self._seen: set[int] = set()
-        """All containers so far, by identity."""
+        """All containers and objects so far, by identity."""
         self._repeats = 0
         """How many containers were met again: what tables share is in JSON as often as they refer to it."""
         self.left_out: list[str] = []
@@ -219,27 +219,28 @@ class _Collector:
         A log, or a container that is too deep, is added to `left_out`, and `_NOT_DATA` too.
 
         Args:
-            value: the container.
-            path: of the value.
+            value: the container; of an object its attributes.
+            path: of the container, or of the object.
             depth: number of containers around it.
             is_preprocessing_value: as for `collect`; its items are such values, too.
         """
         if depth == _DEEPEST:
             self.left_out.append(str(path))
             return _NOT_DATA
-        if id(value) in self._seen:
+        identity = id(path.value)  # of an object itself: its attributes may be a new dict each time
+        if identity in self._seen:
             self._repeats += 1
         if self._repeats > _MOST_REPEATS:
             return _NOT_DATA  # with no path in `left_out`: there may be very many
-        self._seen.add(id(value))
-        self._around.add(id(value))
+        self._seen.add(identity)
+        self._around.add(identity)
         pairs: list[tuple[Any, Any]] = []
         for key, item in entries(value):
             is_prepared = is_preprocessing_value or is_preprocessing(key)
             data = self.collect(Path(path, key, item), depth + 1, is_prepared)
             if data is not _NOT_DATA:
                 pairs.append((key, data))
-        self._around.discard(id(value))
+        self._around.discard(identity)
         is_list_of_lua = isinstance(value, Table) and value.sequence() is not None
         is_list = is_list_of_lua or isinstance(value, (list, tuple, TdsVec))
         # Not all items may be data, as in a list of modules: those that are, by their numbers.
