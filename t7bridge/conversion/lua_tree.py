@@ -253,7 +253,9 @@ class _Builder(Rebuilder):
         if nested is not None:
             return self._table_of_entries(nested, path)
         self._note(
-            "info", path, f"the keys are not nested, as one of them is a prefix of another, or has {_MOST_STEPS} dots"
+            "info",
+            path,
+            f"the keys are not nested, as one of them is a prefix of another, or has {_MOST_STEPS} dots or more",
         )
         return self._table_of_entries(value, path)
 

@@ -863,7 +863,7 @@ def test_damaged_weights(target: str, tmp_path: Path) -> None:
 
 def test_keys_that_cannot_be_nested(tmp_path: Path) -> None:
     """If one key is a prefix of another, names stay flat, other keys too; a note says so if nesting was requested."""
-    message = "the keys are not nested, as one of them is a prefix of another, or has 100 dots"
+    message = "the keys are not nested, as one of them is a prefix of another, or has 100 dots or more"
     (tmp_path / "x.pt").write_bytes(saved({1: torch.ones(1), "a": torch.ones(2), "a.b": torch.ones(3)}))
     for nested in (True, False):
         report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7", nested=nested, force=True)
