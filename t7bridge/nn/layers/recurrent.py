@@ -709,6 +709,7 @@ def _cell_of_torch(kind: str, **facts: Any) -> Traits:
         **facts: further traits.
     """
     of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
+    # `Idioms.cell` of codegen writes a cell as a call, from the names of its state: output h, cell c.
     if kind == "LSTM":
         return Traits(returns_list=True, flow=walk.pair, written=("cell", "hc"), **of_every_cell)
     return Traits(written=("cell", "h"), **of_every_cell)

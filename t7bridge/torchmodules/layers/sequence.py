@@ -79,14 +79,8 @@ class Sequence(Remembering):
         if isinstance(input, (list, tuple)):
             *given, input = input
         self.enter(self.training)
-        if self.state is None:
-            last = [None] * len(self.sizes)
-        elif len(self.sizes) == 1:  # one tensor, not in a list
-            last = [self.state]
-        else:
-            last = list(self.state)
         # Lua's list has the cell before the output; `sizes` has the output first.
-        parts = [*reversed(given), *last[len(given) :]]
+        parts = [*reversed(given), *self._remembered_parts()[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
         state = []
         for size, part in zip(self.sizes, parts):
@@ -94,6 +88,13 @@ class Sequence(Remembering):
                 part = input.new_zeros(batch, size)
             state.append(torch.as_tensor(part, dtype=input.dtype, device=input.device))
         return input, state
+
+    def _remembered_parts(self) -> list[Any]:
+        """Return the parts of `state`, in the order of `sizes`; `None` for zeros."""
+        if self.state is None:
+            return [None] * len(self.sizes)
+        # A state of one part is not in a list.
+        return [self.state] if len(self.sizes) == 1 else list(self.state)
 
     def keep(self, state: Any) -> None:
         """Remember the state after a sequence, if the next resumes from there."""
@@ -410,12 +411,15 @@ class RecurrentAttention(Resuming, nn.Sequential):
         self.returns_actions = returns_actions
 
     def forward(self, input: Tensor) -> list[Any]:
-        """Take a batch; return a list of the outputs of all steps."""
+        """Take a batch; return a list of the outputs of all steps, each a tensor or, if
+        it returns actions, a list of a tensor and its location.
+        """
         self.forget()
         network, action = self
         last: Any = input.new_zeros(input.size(0), *self.hidden_size)
         outputs = []
         for _ in range(self.steps):
+            # As in Lua, after the first step this takes the list if there is one.
             place = action(last)
             output = network([input, place])
             last = [output, place] if self.returns_actions else output
@@ -550,6 +554,7 @@ class OutputsOnly(nn.RNNBase):
             for part in (state if is_lstm else [state])
         ]
         batch = input.size(0 if self.batch_first else 1)
+        # Parts are (layers * directions, batch, hidden).
         if self.remember and parts[0].size(1) != batch:
             # A batch of another size is of other sequences than those remembered.
             return None
@@ -603,18 +608,13 @@ class BareRNN(Layer):
     def __post_init__(self) -> None:
         size = self.hidden_size
         suffixes = ("_l0", "_l0_reverse") if self.bidirectional else ("_l0",)
+        shapes: dict[str, tuple[int, ...]] = {}
         for suffix in suffixes:
-            setattr(
-                self,
-                f"weight_hh{suffix}",
-                uniform_parameter((size, size), hidden_size=size),
-            )
-            setattr(
-                self, f"bias_ih{suffix}", uniform_parameter((size,), hidden_size=size)
-            )
-            setattr(
-                self, f"bias_hh{suffix}", uniform_parameter((size,), hidden_size=size)
-            )
+            shapes[f"weight_hh{suffix}"] = (size, size)
+            shapes[f"bias_ih{suffix}"] = (size,)
+            shapes[f"bias_hh{suffix}"] = (size,)
+        for name, shape in shapes.items():
+            setattr(self, name, uniform_parameter(shape, hidden_size=size))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, hidden); return (time, batch, hidden * directions)."""

@@ -267,16 +267,23 @@ class Convert(nn.Module):
         return output if batched else output.squeeze(self.after.index("b"))
 
     def _convert(self, input: Tensor) -> Tensor:
-        """Return the dimensions of a batch in the order of `after`, some merged."""
+        """Return the dimensions of a batch in the order of `after`.
+
+        With other letters than `before`, this is `b`; `bt`, if `before` is `b`; or
+        `bf`, where the features are all other dimensions together.
+
+        Raises:
+            ValueError: `after` is `b`, and there are several features.
+        """
         if sorted(self.before) == sorted(self.after):
             return self._reordered(input)
         batch = self.before.index("b")
-        if self.after == "b":
+        if self.after == "b":  # the first step, or the only feature
             batch_first = input.movedim(batch, 0)
             if "f" in self.before and batch_first.size(1) > 1:
                 raise ValueError(f"{self.before} to b takes one feature")
             return batch_first.select(1, 0)
-        if self.before == "b":  # to one feature
+        if self.before == "b":  # to one step or feature
             return input.unsqueeze(1)
         # Lua swaps the batch with the first dimension; the others stay where they are.
         return input.transpose(0, batch).flatten(1)
@@ -323,7 +330,9 @@ class Narrow(Layer):
     length: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the input with `dim` shorter."""
+        """Return the input with `dim` shorter; a negative start or length is Lua's, see
+        the class.
+        """
         extent = input.size(self.dim)
         start = self.start
         length = self.length
