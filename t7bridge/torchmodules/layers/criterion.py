@@ -325,10 +325,11 @@ class ClassNLLCriterion(WeightedCriterion):
         )
         if not self.average:
             return total
-        weights = (classes != ignored).to(total.dtype)
+        counts = classes != ignored
+        weights = counts.to(total.dtype)
         if self.weight is not None:
-            # An ignored class may be negative: it has the weight 0 already.
-            weights = weights * self.weight[classes.clamp(min=0)]
+            # The ignored class may be any number, also one beyond the weights.
+            weights = weights * self.weight[classes.masked_fill(~counts, 0)]
         divisor = weights.sum()
         # Where nothing counts, the loss is 0.
         return total / divisor.masked_fill(divisor == 0, 1)
