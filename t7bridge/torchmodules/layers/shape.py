@@ -322,7 +322,8 @@ class Narrow(Layer):
         start: its first element; if negative, the part is what `length` leaves from the
             start.
         length: its length; if negative, all up to that many from the end, -1 being the
-            end itself.
+            end itself. If both are negative, as in Lua, the first `start` - `length` -
+            2 elements.
     """
 
     dim: int
@@ -330,18 +331,16 @@ class Narrow(Layer):
     length: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the input with `dim` shorter; a negative start or length is Lua's, see
-        the class.
-        """
+        """Return the input with `dim` shorter."""
         extent = input.size(self.dim)
-        start = self.start
+        # Lua's own number, by which it finds the length: from 1, or negative.
+        index = self.start + 1 if self.start >= 0 else self.start
         length = self.length
         if length < 0:  # -1 is the end itself
-            length += extent - start + 1
-        if start < 0:  # all but the last `length`
-            start = 0
-            length = extent - length
-        return input.narrow(self.dim, start, length).clone()
+            length += extent - index + 2
+        if index < 0:  # all but the last `length`
+            return input.narrow(self.dim, 0, extent - length).clone()
+        return input.narrow(self.dim, self.start, length).clone()
 
 
 class Index(Layer):
