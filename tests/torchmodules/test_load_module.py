@@ -211,13 +211,14 @@ def test_without_torch():
     [
         ("Unsqueeze", {"pos": 0.0, "numInputDims": 1.0}),
         ("Unsqueeze", {"pos": -1.0}),
+        ("NarrowTable", {"offset": -1.0, "length": 1.0}),
         ("JoinTable", {"dimension": 0.0, "nInputDims": 1.0}),
         ("Sum", {"dimension": 0.0, "nInputDims": 1.0}),
         ("SelectTable", {"index": 0.0}),
     ],
 )
 def test_positions_of_zero_are_refused(name, fields):
-    """Lua adds the batch to 0, or raises an error; `nn.Unsqueeze` does not count from the end."""
+    """Lua adds the batch to 0, or raises an error; Unsqueeze and NarrowTable do not count from the end."""
     with pytest.raises(UnsupportedLayerError, match="a position from 1"):
         live_module(TorchObject(f"nn.{name}", 1, Table.of(fields)))
 
