@@ -691,7 +691,7 @@ class MaskZero(Masked, nn.Sequential):
         zero_mask: bool = False,
     ) -> None:
         super().__init__(module)
-        self.n_input_dims = n_input_dims
+        self.n_input_dims = n_input_dims  # of one example; `None`: all but the batch
         self.mask_input = mask_input
         self.mask_output = mask_output
         self.mask_zero = "mask" if zero_mask else "zeros"

@@ -28,8 +28,10 @@ class Remembering(Resuming):
     remember: str
     trained_last: bool | None = None
 
-    def enter(self, training: bool) -> None:
-        """Note whether it is trained now; a change starts a new sequence."""
+    def forget_if_mode_changed(self, training: bool) -> None:
+        """Start a new sequence if it was last used in the other mode, as far as
+        `remember` says so; note the mode.
+        """
         trained_last = self.trained_last
         if trained_last is None and self.remember in ("both", "eval"):
             # Not called yet: a state from the file is that of an evaluation; that of a
@@ -48,7 +50,7 @@ class Remembering(Resuming):
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode; a change starts a new sequence."""
-        self.enter(mode)
+        self.forget_if_mode_changed(mode)
         return super().train(mode)
 
 
@@ -78,7 +80,7 @@ class Sequence(Remembering):
         given: list[Any] = []
         if isinstance(input, (list, tuple)):
             *given, input = input
-        self.enter(self.training)
+        self.forget_if_mode_changed(self.training)
         # Lua's list has the cell before the output; `sizes` has the output first.
         parts = [*reversed(given), *self._remembered_parts()[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
@@ -282,13 +284,13 @@ class Sequencer(Remembering, nn.Sequential):
         """Take a list of steps, or a tensor with time as first dimension; return the
         outputs in the same way.
         """
-        self.enter(self.training)
+        self.forget_if_mode_changed(self.training)
         if not self.remembers():
             self.forget()
-        self._set_steps(len(inputs))
+        self._set_repetitions(len(inputs))
         outputs = []
         for number in range(len(inputs)):
-            self.prepare(number)
+            self.before_step(number)
             output = self[0](inputs[number])
             if not self.training:
                 # As in Lua, each step has memory of its own, even where the module
@@ -298,12 +300,12 @@ class Sequencer(Remembering, nn.Sequential):
         self._detach_states()
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
-    def prepare(self, number: int) -> None:
+    def before_step(self, number: int) -> None:
         """Notify the modules inside of the step that comes next; here none needs it."""
 
     # The modules inside are of any classes: the fields of those that have them are set.
 
-    def _set_steps(self, count: int) -> None:
+    def _set_repetitions(self, count: int) -> None:
         """Let each `Repeater` inside that asks for it call its module as often."""
         for module in self.modules():
             fields = vars(module)
@@ -455,7 +457,7 @@ class MaskedSequencer(Masked, Sequencer):
             `neither`.
     """
 
-    def prepare(self, number: int) -> None:
+    def before_step(self, number: int) -> None:
         """Pass on the mask of a step."""
         mask = self.zero_mask
         _pass_mask(self, mask[number] if isinstance(mask, Tensor) else mask)
