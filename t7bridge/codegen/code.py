@@ -362,12 +362,11 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         indent: spaces before the first line.
     """
     pad = " " * indent
-    text = text_of(node)
-    line = f"{pad}{before}{text}{after}"
+    line = f"{pad}{before}{text_of(node)}{after}"
     if len(line) <= WIDTH and not _has_one_argument_a_line(node):
         return [line]
     if isinstance(node, ast.BinOp):
-        terms = [text] if len(f"{pad}    {text}") <= WIDTH else _operands(node)
+        terms = [text_of(node)] if len(f"{pad}    {text_of(node)}") <= WIDTH else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
     opening, items, closing = _inside_brackets(node)
     if not items:  # nothing in it can be broken: the line stays too long

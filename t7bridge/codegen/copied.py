@@ -130,12 +130,15 @@ def pieces_in(module: str) -> dict[str, SourcePiece]:
         piece.text = statement_text(statement, text.splitlines())
         # A class may name itself. Names in neither `homes` nor `imports` are those of Python.
         used_names = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
-        needs = [(homes[used], used) for used in used_names if used in homes]
-        # Sorted, as the order of a set depends on hashes.
-        piece.needs = tuple(sorted(needs, key=lambda need: short_name(".".join(need))))
+        piece.needs = _sorted_by_short_name((homes[used], used) for used in used_names if used in homes)
         piece.imports = frozenset(imports[used] for used in used_names if used in imports)
         pieces_of_file[name] = piece
     return pieces_of_file
+
+
+def _sorted_by_short_name(needs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return pieces, given by module and name, in an order that is the same in each run, unlike that of a set."""
+    return tuple(sorted(needs, key=lambda need: short_name(".".join(need))))
 
 
 def _bases_of(

@@ -78,7 +78,7 @@ class SourceBuilder:
         self.memory_effects = MemoryEffects()
         self.output_kind = Kinds(traits_of)
         self.copied_pieces: dict[str, SourcePiece] = {}
-        self.foreign_imports: dict[str, tuple[str, str]] = {}
+        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
         self._shared_ids = shared_ids
         self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
         """The class made for a module, and the form of its output, by the module's id."""
@@ -418,7 +418,7 @@ class Body:
         return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
 
     def kind(self, value: Value) -> Kind:
-        """Return whether a value is a tensor or a list, as far as it is known."""
+        """Return whether a value is a tensor or a list, as far as it is known; of each list that is found out once."""
         if not isinstance(value, Ref):
             if id(value) not in self._list_kinds:
                 self._list_kinds[id(value)] = (value, listed(map(self.kind, value)))
@@ -1198,6 +1198,8 @@ class Lists:
 
     def cell(self, letters: str) -> Value | None:
         """Apply a recurrent cell of torch.nn, or one of this package, which takes its input and state as a list.
+
+        Cells are recognized in graphs, no class of Lua is one: a list of values is the input and each state.
 
         Args:
             letters: the names of its states, one letter each: `h`, or `hc` for an LSTM.

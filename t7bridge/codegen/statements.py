@@ -209,14 +209,14 @@ class _SharedMemory:
         """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
 
     def is_changed_by(self, step: Step) -> bool:
-        """Return whether a step changes shared memory in place: that of its input, or of its input's source."""
+        """Return whether a step works in place, and other steps use the memory of any of its operands, too."""
         if not step.inplace:
             return False
         # An element of a list is memory of the list, too.
         return any(ref.path or self._is_shared(ref.step) for ref in refs(step.operands))
 
     def is_write_seen(self, step: Step) -> bool:
-        """Return whether other steps, also outside of the class, see that a step writes into its first operand."""
+        """Return whether other steps, also outside of the class, would see a step write into its first operand."""
         first = step.operands[0]
         # A layer on a list writes into the first element.
         while isinstance(first, list):
@@ -359,7 +359,7 @@ class Writer:
     def _unpack_input(self) -> list[str]:
         """Give the elements of the input variables, if it is used in no other way: `a, b = inputs`.
 
-        `source` is set. If the input is not unpacked, its expression is: `inputs[0]` is written for an element.
+        `source` is set, and if the input is not unpacked, its expression: an element is then written `inputs[0]`.
 
         Returns:
             The names of all elements, `_` for one without use; empty if the input is not unpacked.

@@ -37,7 +37,7 @@ def program(draw: random.Random) -> tuple[Program, int, bool]:
             steps.append(("call", (draw.randrange(modules_inside), draw.choice(tensors))))
         elif operation == "item" and lists:
             source = draw.choice(list(lists))
-            steps.append(("item", (source, draw.randrange(lists[source]))))
+            steps.append(("item", (source, draw.randrange(-lists[source], lists[source]))))
         elif operation == "items":
             parts = draw.choices(tensors, k=draw.randint(1, 3))
             steps.append(("items", parts))

@@ -22,27 +22,27 @@ UNEQUAL = {"rnn/attention.all", "rnn2/attention.all"}
 @cache
 def cases() -> dict[str, dict[str, Any]]:
     """The cases in evaluation mode, by package and name."""
-    found = {}
+    by_name = {}
     for package in PACKAGES:
         for name, case in read(TESTFILES / f"{package}_options.t7").raw_items():
             if not case.get(b"train"):
-                found[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.raw_items()}
-    return dict(sorted(found.items()))
+                by_name[f"{package}/{name.decode()}"] = {key.decode(): value for key, value in case.raw_items()}
+    return dict(sorted(by_name.items()))
 
 
 def disagreement(name: str, folder: Any) -> str:
-    """Return where the outputs of a case differ from Lua's, or nothing."""
+    """Return which call of a case first returns another output than Lua's, and how they differ; empty if none does."""
     case = cases()[name]
     _, model = run_source(case["module"], folder)
     for number, call in enumerate(calls(case), 1):
-        if "say" in call:
+        if "say" in call:  # what Lua did between two calls, such as `forget`
             do(model, call)
             continue
-        given = [as_torch(call[key]) for key in ("input", "target") if key in call]
+        inputs = [as_torch(call[key]) for key in ("input", "target") if key in call]
         with torch.no_grad():
-            why = difference(model(*given), as_torch(call["output"]))
-        if why:
-            return f"call {number}: {why}"
+            how = difference(model(*inputs), as_torch(call["output"]))
+        if how:
+            return f"call {number}: {how}"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from bounds import bounded
+from bounds import bounded, calls_of
 from helpers import TESTFILES, peak_mib
 
 import t7bridge
@@ -399,6 +399,35 @@ def test_two_strings_of_one_attribute(tmp_path) -> None:
     assert written.left_out == ("a_",)
     with t7bridge.open(tmp_path / "x.h5") as document:
         assert document.metadata == {"a_": "first", "_": "none"}
+
+
+@pytest.mark.parametrize("count", [3, 4000])
+def test_many_names_of_one_tensor(tmp_path, count) -> None:
+    """They are recorded once, as many as the attribute can have; the tensor is one under all of them."""
+    tensor = t7bridge.Tensor.from_numpy(np.ones(2))
+    formats.write(NamedTensors.of({f"a/{number}": tensor for number in range(count)}), tmp_path / "x.h5")
+    assert (tmp_path / "x.h5").stat().st_size < 10_000 + 200 * count
+    root = t7bridge.load(tmp_path / "x.h5")
+    names = [f"a/{number}" for number in range(count)]
+    recorded = [name for name in names if name in root]
+    assert recorded == names[: len(recorded)]
+    assert len(recorded) == count if count < 10 else len(recorded) > 1000
+    assert set(root) == {*recorded, *(name.replace("/", "_") for name in names[len(recorded) :])}
+    assert len(set(map(id, root.values()))) == 1
+
+
+def test_many_names_that_become_one(tmp_path) -> None:
+    """HDF5 has none of them, and underscores tell them apart: those in use are not tried again for each."""
+    tensor = t7bridge.Tensor.from_numpy(np.ones(1))
+    calls = []
+    for count in (200, 800):
+        names = [(f"{number:010b}".replace("0", "/").replace("1", "\0"),) for number in range(count)]
+        named = NamedTensors(dict.fromkeys(names, tensor))
+        path = tmp_path / f"{count}.h5"
+        calls.append(calls_of(lambda named=named, path=path: formats.write(named, path)))
+        with h5py.File(path) as file:
+            assert set(file) == {"_" * (10 + number) for number in range(count)}
+    assert calls[1] < 5 * calls[0]
 
 
 def test_conjugated_views(tmp_path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -519,40 +520,38 @@ def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, T
         file: the h5py file, in which all is created.
         named: the tensors.
     """
+    paths = dict(zip(named.tensors, _paths(named)))
+    other_names = _names_of_data_sets(named, paths)
+    views = _views_in_attributes(named)
     data_sets: dict[Any, Any] = {}
     """By the identity of a view: its data set, to which equal views become links."""
-    names: dict[Any, dict[str, Name]] = {}
-    """By the same: the names for the attribute of the data set, by path."""
-    views = _views_in_attributes(named)
-    for (steps, tensor), path in zip(named.tensors.items(), _paths(named)):
+    for steps, tensor in named.tensors.items():
         identity = _view_identity(tensor, steps)
-        is_new = identity not in data_sets
-        data_set = data_sets[identity] = _linked_or_created(h5py, file, path, tensor, data_sets.get(identity))
-        if is_new and tensor.numel:
+        *group_names, name = paths[steps]
+        group = _group_below(file, group_names)
+        if identity in data_sets:
+            group[name] = data_sets[identity]  # a link to it
+            continue
+        data_set = data_sets[identity] = _create(h5py, group, name, tensor)
+        if tensor.numel:
             yield int(data_set.id.get_offset()), tensor
-        # All links to a data set share its attribute, which is written again with the names of each.
-        recorded_names = names.setdefault(identity, {})
-        if path != steps:
-            recorded_names["/".join(path)] = steps
-        _describe(data_set, recorded_names, views.get(steps))
+        text = _attribute_text(other_names.get(identity, {}), views.get(steps))
+        if text:
+            data_set.attrs[METADATA_KEY] = text
 
 
-def _linked_or_created(h5py: Any, file: Any, path: Name, tensor: Tensor, data_set: Any) -> Any:
-    """Create a link to a data set, or the data set if there is none yet; return it.
+def _names_of_data_sets(named: NamedTensors, paths: Mapping[Name, Name]) -> dict[Any, dict[str, Name]]:
+    """Return the names that HDF5 cannot have: by the identity of a view, and by the path of a link, joined by slashes.
 
     Args:
-        h5py: the module.
-        file: the h5py file.
-        path: of the link: the groups, created where they do not exist, and its name.
-        tensor: has the element type and shape.
-        data_set: the data set; `None` if there is none yet.
+        named: the tensors.
+        paths: by the name of each its groups and the name of its link.
     """
-    *group_names, name = path
-    group = _group_below(file, group_names)
-    if data_set is None:
-        return _create(h5py, group, name, tensor)
-    group[name] = data_set  # a link
-    return data_set
+    names: dict[Any, dict[str, Name]] = {}
+    for steps, tensor in named.tensors.items():
+        if paths[steps] != steps:
+            names.setdefault(_view_identity(tensor, steps), {})["/".join(paths[steps])] = steps
+    return names
 
 
 def _view_identity(tensor: Tensor, steps: Name) -> tuple[Any, ...]:
@@ -606,25 +605,29 @@ def _views_in_attributes(named: NamedTensors) -> dict[Name, TensorView]:
     return {steps: view for steps, view in named.views.items() if len(views_of_storage[view.storage]) > 1}
 
 
-def _describe(data_set: Any, names: dict[str, Name], view: TensorView | None) -> None:
-    """Write the attribute for what HDF5 cannot express: names that it cannot have, and the view of a storage.
+def _attribute_text(names: Mapping[str, Name], view: TensorView | None) -> str:
+    """Return the text of the attribute for what HDF5 cannot express; empty if there is nothing, or nothing fits.
+
+    HDF5 refuses larger attributes. Of too many names the first are recorded: the tensors of the others are read under
+    the names of their links. A view that does not fit is not recorded: the tensor is read with memory of its own.
 
     Args:
-        data_set: receives it, instead of one that was written for an earlier link.
-        names: by each path of the data set, joined by slashes, the name of the tensor, if it is another.
+        names: by the paths of the data set, joined by slashes, the names of the tensors that HDF5 cannot have.
         view: the part of its storage that the tensor is; `None` if links say enough.
     """
-    record: dict[str, Any] = {}
-    if names:
-        record["names"] = {path: list(steps) for path, steps in names.items()}
-    if view is not None:
-        record["view"] = view.as_list()
-    if not record:
-        return
-    text = json.dumps(record, separators=(",", ":"))
-    # HDF5 refuses larger attributes: then the tensor is read under its valid name, with memory of its own.
-    if len(text) <= _MOST_ATTRIBUTE:
-        data_set.attrs[METADATA_KEY] = text
+    items = list(names.items())
+
+    def text_with(count: int) -> str:
+        record: dict[str, Any] = {}
+        if count:
+            record["names"] = {path: list(steps) for path, steps in items[:count]}
+        if view is not None:
+            record["view"] = view.as_list()
+        return json.dumps(record, separators=(",", ":")) if record else ""
+
+    # The counts of names, from 0 on, of which the text fits: the more names, the longer it is.
+    fitting = bisect_right(range(len(items) + 1), _MOST_ATTRIBUTE, key=lambda count: len(text_with(count)))
+    return text_with(fitting - 1) if fitting else ""
 
 
 def _valid_names(steps: Any) -> Name:
@@ -641,14 +644,21 @@ def _paths(named: NamedTensors) -> list[Name]:
     tree: dict[str, Any] = {}
     """The groups so far, as dicts, and in them the data sets."""
     paths: dict[Name, Name] = {}
+    appended: dict[tuple[Any, ...], int] = {}
+    """By a name in use, its groups, and whether it is for a data set: how many underscores were appended to it last.
+
+    Names with fewer are in use, and are not tried again: there may be many tensors of one name.
+    """
     # Names that HDF5 can have come first, so that others do not take them.
     for steps in sorted(named.tensors, key=lambda steps: _valid_names(steps) != steps):
-        path = _valid_names(steps)
-        place_in_use = _put(tree, path, steps)
-        while place_in_use is not None:
-            # The group or data set at this place of the path is another's: an underscore makes a new name of it.
-            path = (*path[:place_in_use], path[place_in_use] + "_", *path[place_in_use + 1 :])
-            place_in_use = _put(tree, path, steps)
+        path = valid_names = _valid_names(steps)
+        counts = [0] * len(path)
+        while (place := _put(tree, path, steps)) is not None:
+            # The group or data set at this place of the path is another's: underscores make a new name of it.
+            key = (*path[:place], valid_names[place], place == len(path) - 1)
+            counts[place] = max(counts[place] + 1, appended.get(key, 0))
+            appended[key] = counts[place]
+            path = (*path[:place], valid_names[place] + "_" * counts[place], *path[place + 1 :])
         paths[steps] = path
     return [paths[steps] for steps in named.tensors]
 

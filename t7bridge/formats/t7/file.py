@@ -24,7 +24,7 @@ from ...limits import DEFAULT_LIMITS, Limits
 from ...text import counted, printable_lines
 from ..table import Document, Written, refuse_two_formats
 from .layout import T7Layout
-from .reader import T7Reader
+from .reader import T7Reader, encoding_of
 
 if TYPE_CHECKING:
     from ...io.output import Output
@@ -122,8 +122,7 @@ class _Values:
         self.roots.append(value)
         self.ends.append(self.reader.position)
         self._object_count = len(self.reader.objects)
-        layout = self.reader.layout
-        self.encodings.append({"byte_order": layout.byte_order, "long_size": layout.long_size})
+        self.encodings.append(encoding_of(self.reader))
 
     def read_rest(self) -> _Values:
         """Read the values after the first one, up to the end or to bytes that are not a value; return this object.

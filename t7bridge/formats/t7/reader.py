@@ -240,6 +240,7 @@ class T7Reader:
         if len(self._layouts) == 1 or self._object_reader.payload_depth:
             return self._object_reader.read_value()
         reader_before = self._object_reader
+        count_before = len(reader_before.objects)
         start = self.position
         failures: list[_Failure] = []
         try:
@@ -251,15 +252,29 @@ class T7Reader:
                     if _has_used_up_a_limit(error):
                         raise
                     failures.append(_Failure(error.offset or 0, self._object_reader, error))
-                    continue
-                # The first layout is believed; a later one only if it explains more than those that failed.
-                if not failures or self._explains_more(layout, max(failure.reached for failure in failures)):
-                    if self._has_read_a_long():
-                        self._layouts = [layout]  # as what followed the long was valid, the layout is right
-                    return value
+                else:
+                    if self._accept(layout, self.objects[count_before:], failures):
+                        return value
+                self._object_reader.withdraw(count_before)
             raise self._error_of_furthest(failures, start, reader_before)
         finally:
             failures.clear()  # errors refer to this frame: break the reference cycle
+
+    def _accept(self, layout: T7Layout, new_objects: list[Value], failures: list[_Failure]) -> bool:
+        """Return whether the value just read is believed; if it has longs, its layout is the only one from then on.
+
+        The first layout is believed; a later one only if it explains more than those before, which failed.
+
+        Args:
+            layout: the layout under which the value was read.
+            new_objects: the objects in the value.
+            failures: those of the layouts before.
+        """
+        if failures and not self._explains_more(layout, new_objects, failures):
+            return False
+        if _have_longs(new_objects):
+            self._layouts = [layout]  # as what followed the long was valid, the layout is right
+        return True
 
     def _error_of_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
         """Return the error of the layout that came furthest: it is the file's, and the others failed as they are wrong.
@@ -275,27 +290,24 @@ class T7Reader:
         self._object_reader = furthest.object_reader if start == self._start else reader_before
         return furthest.error
 
-    def _has_read_a_long(self) -> bool:
-        """Return whether an object was read that has longs: only these differ by the size of a long."""
-        types = set(map(type, self.objects))  # few, of very many objects
-        return any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in types)
-
-    def _explains_more(self, layout: T7Layout, reached: int) -> bool:
+    def _explains_more(self, layout: T7Layout, new_objects: list[Value], failures: list[_Failure]) -> bool:
         """Return whether the value just read explains more of the file than the layouts before, which failed.
 
         If not, the file is damaged, and the value read by accident.
 
         Args:
             layout: the layout under which the value was read.
-            reached: the furthest offset that the earlier layouts came to, in bytes.
+            new_objects: the objects in the value.
+            failures: those of the layouts before.
         """
         # Lua Torch writes no sizes for a tensor without a storage. One that has them is of a file with longs of 8 bytes
         # that was read with longs of 4: the zero half of one was taken for the tag nil.
-        if any(isinstance(obj, Tensor) and obj.size and obj.storage is None for obj in self.objects):
+        if any(isinstance(obj, Tensor) and obj.size and obj.storage is None for obj in new_objects):
             return False
-        if self.at_end or self.position >= reached:
+        if self.at_end or self.position >= max(failure.reached for failure in failures):
             return True
-        # It ends before that: then all that follows must be values, too.
+        # It ends before the furthest of them: then all that follows must be values, too.
+        count = len(self.objects)
         rest = self._object_reader.restarted_at(self, self.position, layout)
         try:
             while rest.stream.remaining:
@@ -303,6 +315,8 @@ class T7Reader:
                     return False
         except FormatError:
             return False
+        finally:
+            rest.withdraw(count)
         return True
 
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
@@ -343,6 +357,18 @@ class _Failure(NamedTuple):
     error: FormatError
 
 
+def encoding_of(reader: T7Reader) -> dict[str, Any]:
+    """Return byte order and size of longs with which a reader reads, as arguments of `T7Reader`."""
+    layout = reader._object_reader.stream.layout  # that of `reader.layout` has all numbers of objects, which takes time
+    return {"byte_order": layout.byte_order, "long_size": layout.long_size}
+
+
+def _have_longs(objects: list[Value]) -> bool:
+    """Return whether objects were read that have longs: only these differ by the size of a long."""
+    types = set(map(type, objects))  # few, of very many objects
+    return any(issubclass(kind, (Tensor, Storage, TdsHash, TdsVec)) for kind in types)
+
+
 def _has_used_up_a_limit(error: FormatError) -> bool:
     """Return whether reading has cost as much as a limit allows, so that no other layout is tried."""
     # A string may only seem too long because the layout is wrong: it has cost nothing.
@@ -359,6 +385,15 @@ _LEAST_VALUE_BYTES = 4
 _LEAST_ENTRY_BYTES = 8
 """Bytes of the shortest entry: the tags of key and value."""
 _TDS = {"tds.Hash": TdsHash, "tds_hash": TdsHash, "tds.Vec": TdsVec}
+
+
+def _stream_for(source: ByteSource, position: int, layout: T7Layout, limits: Limits) -> BinaryInput | TextInput:
+    """Return the reader of primitives in the encoding of a layout, at a position of a source."""
+    if layout.encoding == "ascii":
+        from .text import TextInput  # few files are in ascii
+
+        return TextInput(source, position, layout, limits.string_bytes)
+    return BinaryInput(source, position, layout, limits.string_bytes)
 
 
 class ObjectReader:
@@ -392,13 +427,7 @@ class ObjectReader:
         self._limits = limits
         self._external_storages = external_storages
         """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
-        self.stream: BinaryInput | TextInput
-        if layout.encoding == "ascii":
-            from .text import TextInput
-
-            self.stream = TextInput(source, position, layout, limits.string_bytes)
-        else:
-            self.stream = BinaryInput(source, position, layout, limits.string_bytes)
+        self.stream = _stream_for(source, position, layout, limits)
         self.objects: list[Any] = []
         self.numbers: dict[int, int] | None = None
         self.payload_depth = 0
@@ -418,9 +447,10 @@ class ObjectReader:
         """The objects being read, the outermost first. It stays as it is at an error, whose path it is."""
 
     def restarted_at(self, owner: Any, position: int, layout: T7Layout) -> ObjectReader:
-        """Return a reader that knows the same objects and resumes at a position under another layout.
+        """Return a reader that resumes at a position under another layout; it adds its objects to those of this one.
 
-        External storages are not given back: with these there is only one layout.
+        They are not copied, as there may be many: `withdraw` removes those of a failed attempt. External storages are
+        not given back: with these there is only one layout.
 
         Args:
             owner: as of the class.
@@ -428,10 +458,22 @@ class ObjectReader:
             layout: the other layout.
         """
         other = ObjectReader(owner, self.stream.source, position, layout, self._limits, self._external_storages)
-        other.objects = list(self.objects)
+        other.objects = self.objects
         other._unnumbered_functions = self._unnumbered_functions
-        other.numbers = None if self.numbers is None else dict(self.numbers)
+        other.numbers = self.numbers
         return other
+
+    def withdraw(self, count: int) -> None:
+        """Remove what this reader has read from the objects of the one that it was restarted from, and keep only that.
+
+        Args:
+            count: the number of objects of that reader.
+        """
+        own_objects = self.objects[count:]
+        del self.objects[count:]
+        self.objects = own_objects
+        while self.numbers is not None and len(self.numbers) > count:
+            self.numbers.popitem()  # one for each object, in their order
 
     @property
     def layout(self) -> T7Layout:

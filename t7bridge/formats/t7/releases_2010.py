@@ -283,9 +283,11 @@ class _ClassLayout:
         is_absent = value is None or (self.has_table and not has_type)
         if is_absent and item.kind.absent is not None:
             return item.kind.absent
-        # If a number is truncated here, the table has its exact value.
-        can_be_written = has_type and (self.has_table or item.kind.holds(value))
-        if not can_be_written:
+        is_exact = has_type and item.kind.holds(value)
+        # Otherwise a number is truncated, or is that for no field: then the table must have its value. What is not
+        # finite cannot be truncated.
+        is_truncated = has_type and item.kind.is_integer and self.has_table and math.isfinite(value)
+        if not is_exact and not is_truncated:
             raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
         return value
 

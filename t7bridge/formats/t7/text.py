@@ -11,7 +11,7 @@ import struct
 import sys
 
 from ...data import decimal_text, np, pattern
-from ...errors import FormatError, TruncatedError
+from ...errors import FormatError, TruncatedError, WriteError
 from ...graph.dtypes import ElementType
 from ...graph.storage import Span, Storage, TextSpan, array_chunks
 from ...io.copy import Extent
@@ -361,14 +361,36 @@ class TextWriter:
         self.plain_nans = 0
 
     def write_int(self, value: int) -> None:
-        """Write an integer."""
+        """Write an integer, which C reads into 4 bytes."""
+        self._write_integer(value, 4, "a 4-byte integer")
+
+    def write_long(self, value: int) -> None:
+        """Write an integer, which C reads into a long."""
+        self._write_integer(value, 8, "an 8-byte long")
+
+    def write_short(self, value: int) -> None:
+        """Write an integer, which C reads into 2 bytes."""
+        self._write_integer(value, 2, "a 2-byte integer")
+
+    def _write_integer(self, value: int, size: int, what: str) -> None:
+        """Write an integer.
+
+        Args:
+            value: the integer.
+            size: bytes that it has in memory, with a sign.
+            what: describes the type in the error.
+
+        Raises:
+            WriteError: it does not fit.
+        """
+        limit = 1 << (8 * size - 1)
+        if not -limit <= value < limit:
+            raise WriteError(f"{value} does not fit {what}", file=self.output.name)
         self.output.write(b"%d\n" % value)
 
     def write_ints(self, *values: int) -> None:
         """Write integers, each on a line."""
         self.output.write(b"%d\n" * len(values) % values)
-
-    write_long = write_short = write_int
 
     def write_longs(self, values: tuple[int, ...]) -> None:
         """Write integers on one line."""

@@ -199,12 +199,16 @@ class Values:
         self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
-    def atom(self, atom: Atom) -> Poly:
-        """Return an atom as a polynomial; it is added to `atoms`, unless an equal one is there."""
+    def number_of(self, atom: Atom) -> int:
+        """Return the place of an atom in `atoms`, to which it is added unless an equal one is there."""
         number = self._numbers.setdefault(atom, len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(atom)
-        return atom_alone(number)
+        return number
+
+    def atom(self, atom: Atom) -> Poly:
+        """Return an atom as a polynomial; see `number_of`."""
+        return atom_alone(self.number_of(atom))
 
     def value(self, link: Link, size: int | None = None) -> Rows:
         """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
@@ -418,22 +422,22 @@ class Values:
 
     def split(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """List the rows of each example, as nn.SplitTable does."""
-        return self._split(value, dim=spec.args[0], dims=spec.kwargs.get("n_input_dims"))
+        return self._split(value, dim=spec.args[0], dims_of_example=spec.kwargs.get("n_input_dims"))
 
-    def _split(self, value: _Value, dim: int, dims: int | None) -> list[_Value]:
+    def _split(self, value: _Value, dim: int, dims_of_example: int | None) -> list[_Value]:
         """List the rows of each example.
 
         Args:
             value: features that are cut into rows.
             dim: the dimension along which Lua splits, from 0; negative ones count from the last.
-            dims: the number of dimensions of an example, if the layer counts `dim` within one.
+            dims_of_example: the number of dimensions of an example, if the layer counts `dim` within one.
 
         Raises:
             UnknownValue: it is not cut into rows, or split along another dimension.
         """
         rows = _rows(value, may_be_cut=True)
         # The rows are the second dimension of a batch's three, or the first one of an example's two.
-        if (dim, dims) not in ((1, None), (-2, None), (0, 2)):
+        if (dim, dims_of_example) not in ((1, None), (-2, None), (0, 2)):
             raise UnknownValue
         if rows.parts == 1 or rows.size is None:  # there are no rows, or nobody knows how wide they are
             raise UnknownValue
@@ -443,7 +447,7 @@ class Values:
     def selected(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Select one row of each example, as nn.Select does; without that row it raises an IndexError for `output`."""
         dim, index = spec.args
-        return self._split(value, dim, dims=None)[index]
+        return self._split(value, dim, dims_of_example=None)[index]
 
     def narrowed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
         """Return a range of features, as nn.Narrow does."""

@@ -228,17 +228,14 @@ class Search:
             reading = self._read(begun.cell.formulas[letter], poly, begun)
             if reading is None:
                 continue
-            atom = number_of_atom(poly)  # an RNN's `tanh(n)` is an atom already
-            is_new_atom = atom is None
-            if atom is None:
-                atom = number_of_atom(self._values.atom(Atom("value", (number, ()))))
-                assert atom is not None
+            own_atom = number_of_atom(poly)  # that of an RNN is one already, `tanh(n)`
+            atom = self._values.number_of(Atom("value", (number, ()))) if own_atom is None else own_atom
             binding = reading.defined(letter, atom_alone(atom), number)
             if binding.is_complete and not self._add_cell(binding, reasons):
                 continue  # another reading, or kind of cell, may still fit
             reasons.clear()  # obstacles to other readings do not matter now
             self._bindings[atom] = binding
-            if is_new_atom:
+            if own_atom is None:
                 self._values.replace_by_atom(number)
             return
 

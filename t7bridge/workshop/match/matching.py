@@ -349,7 +349,7 @@ class _Matching:
         self._pairs: dict[str, Pair] = {}
         """By the key of the target; also the targets that are kept or filled with zeros, whose pair has no source."""
         self._used_sources: set[str] = set()
-        """Keys of the source that are accounted for: paired, or left out by the user."""
+        """Keys of the source that are accounted for: paired (perhaps ambiguous after all), or left out by the user."""
         self._sources_below_mapped: set[str] = set()
         """Keys of the source below mapped prefixes: they match nothing else."""
         self._targets_below_mapped: set[str] = set()
@@ -512,9 +512,8 @@ class _Matching:
 
     def _leave_open(self, pairs: Sequence[tuple[str, str]], reason: str) -> None:
         """Undo pairs of keys, each of the source and of the target, and list them as ambiguous for a reason."""
-        for source, target in pairs:
+        for _, target in pairs:
             del self._pairs[target]
-            self._used_sources.discard(source)
         # A tensor of the source may be in several of the pairs.
         sources = dict.fromkeys(source for source, _ in pairs)
         targets = tuple(target for _, target in pairs)
@@ -532,24 +531,36 @@ class _Matching:
         stated = self._stated_orders(lines)
         reordered: dict[Gates, list[str]] = {}  # for the notes: the same change → the keys that have it
         for key, pair in list(self._pairs.items()):
-            if pair.source is None:
-                continue
-            count, into_pytorch = self._gates_of(pair.source, key)
-            if count == 0:
-                continue
-            # The side whose order is not PyTorch's.
-            side = self._source if into_pytorch else self._target
-            other_key = pair.source if into_pytorch else key
-            letters = stated.get(key) or side.gates.get(prefix_of(other_key))
-            if letters is None:
-                self._leave_gates_open(pair, pair.source, other_key, count)
-                continue
-            gates = reorder(letters, count, into_pytorch)
-            if gates.order != tuple(range(count)):
+            gates = self._change_of_gates(pair, stated)
+            if gates is not None:
                 self._pairs[key] = evolve(pair, gates=gates)
                 reordered.setdefault(gates, []).append(key)
         for gates, keys in reordered.items():
             self._note(f"gates {gates.words} in {listed(keys)}")
+
+    def _change_of_gates(self, pair: Pair, stated: Mapping[str, str]) -> Gates | None:
+        """Return how the gates of a pair are to be reordered; `None` if they are not.
+
+        A pair with gates of an unknown order is left open.
+
+        Args:
+            pair: the pair.
+            stated: the orders that the user has stated, by keys of the target.
+        """
+        if pair.source is None:
+            return None
+        count, into_pytorch = self._gates_of(pair.source, pair.target)
+        if count == 0:
+            return None
+        # The side whose order is not PyTorch's.
+        side = self._source if into_pytorch else self._target
+        other_key = pair.source if into_pytorch else pair.target
+        letters = stated.get(pair.target) or side.gates.get(prefix_of(other_key))
+        if letters is None:
+            self._leave_gates_open(pair, pair.source, other_key, count)
+            return None
+        gates = reorder(letters, count, into_pytorch)
+        return None if gates.order == tuple(range(count)) else gates
 
     def _stated_orders(self, lines: list[Line]) -> dict[str, str]:
         """Return the orders of gates that the user's mapping states, by the keys of the target."""
@@ -615,7 +626,8 @@ class _Matching:
         """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
-        settled = self._pairs.get(line.target)  # of a key, and not of a module
+        # Of a key: a module has no pair. A key that keeps its values may be named twice.
+        settled = self._pairs.get(line.target)
         if settled is not None and (settled.source is not None or line.source != NOTHING):
             raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         if line.source == NOTHING:
@@ -780,6 +792,7 @@ class _Matching:
             target_parts: those of the target, of the same class.
             reason: why nothing tells them apart.
         """
+        # A tensor that no part of the target has is not ambiguous, but unmatched.
         names = dict.fromkeys(name for part in target_parts for name in part.keys)
         for name in names:
             # Some parts may lack a tensor of this name, such as a bias.

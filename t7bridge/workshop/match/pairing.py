@@ -227,6 +227,8 @@ class _Solver:
         self._refused: dict[Class, str] = {}
         """Classes that no later rule pairs, and the reason."""
         self.pairs: dict[int, tuple[int, str]] = {}
+        self._paired_sources: set[int] = set()
+        """The numbers of the source parts in `pairs`."""
         self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
         """The labels of the parts of each side, by their numbers: their class until they are paired, then what `_pair`
         gives them.
@@ -275,6 +277,7 @@ class _Solver:
             if right.number in self.pairs:
                 continue
             self.pairs[right.number] = (left.number, why)
+            self._paired_sources.add(left.number)
             label = right.number  # which only both have: it is that of no other pair, and no class
             self._labels[_SOURCE][left.number] = label
             self._labels[_TARGET][right.number] = label
@@ -283,9 +286,8 @@ class _Solver:
 
     def unpaired(self, source: PartList, target: PartList) -> _Classes:
         """Return those of some parts of source and target that are not paired."""
-        paired_sources = {number for number, _ in self.pairs.values()}
         return _Classes(
-            [part for part in source if part.number not in paired_sources],
+            [part for part in source if part.number not in self._paired_sources],
             [part for part in target if part.number not in self.pairs],
         )
 

@@ -11,10 +11,11 @@ import tempfile
 import zipfile
 
 import pytest
+from bounds import bounded
 from helpers import LAYOUTS, TESTFILES, corpus, description, lines, read, stated, written
 
 from t7bridge import T7Layout, T7Reader, Table
-from t7bridge.errors import CorruptError, IncompleteFileWarning, T7BridgeError, TruncatedError
+from t7bridge.errors import CorruptError, IncompleteFileWarning, T7BridgeError, TruncatedError, WriteError
 from t7bridge.formats import T7Writer, read_t7
 
 STREAM = TESTFILES / "format" / "stream.t7"
@@ -44,6 +45,18 @@ def test_stream_with_nothing_stated():
     assert reader.read_object()["hello"] == 123.0
     assert reader.read_int() == 456
     assert reader.read_long() == 2**40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_number", [0, 1])
+def test_many_values_of_which_none_shows_the_layout(first_number):
+    """Each is tried under the possible layouts, which must not take longer the more objects there are before it."""
+    count = 20_000
+    data = b"".join(struct.pack("<iiiidid", 3, first_number + place, 1, 1, 1.0, 1, 2.0) for place in range(count))
+    with bounded(60):  # it took twice as much
+        file = read_t7(data)
+    assert len(file.roots) == len(file.objects) == count
+    assert file.roots[-1][1] == 2
 
 
 def test_written_stream_is_the_one_of_lua():
@@ -114,6 +127,19 @@ def test_stream_in_ascii_by_hand():
     assert reader.read_string() == b"hello"
     assert reader.read_raw(3) == b"raw"
     assert reader.at_end
+
+
+@pytest.mark.parametrize("encoding", ["binary", "ascii"])
+def test_integers_that_do_not_fit(encoding):
+    """Also in ascii, where C would read another number without an error."""
+    for bits, method in ((16, "write_short"), (32, "write_int"), (64, "write_long")):
+        limit = 1 << (bits - 1)
+        writer = T7Writer(io.BytesIO(), T7Layout(encoding=encoding))
+        getattr(writer, method)(limit - 1)
+        getattr(writer, method)(-limit)
+        for value in (limit, -limit - 1):
+            with pytest.raises(WriteError, match=f"{value} does not fit an? {bits // 8}-byte"):
+                getattr(writer, method)(value)
 
 
 def test_flag_that_is_no_flag():

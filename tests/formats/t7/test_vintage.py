@@ -1,6 +1,6 @@
 """Files of 2010 and 2011, whose nn modules wrote their fields one after another.
 
-The files are made by hand after the `write` methods of that time (see `t7bridge/formats/t7/releases_2010_fields.py`).
+The files are made by hand after the `write` methods of that time (see `t7bridge/formats/t7/releases_2010.py`).
 """
 
 from __future__ import annotations
@@ -380,6 +380,15 @@ def test_a_class_that_is_not_ignored(value):
     root["ignoreClass"] = value
     with pytest.raises(WriteError, match="ignoreClass"):
         written(root, layout)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e9])
+def test_a_number_that_is_no_integer_in_c(value):
+    """It cannot be written after the table, which has it: no reader would take the two for one value."""
+    root = TorchObject("nn.Narrow", fields=Table.of({"dimension": value, "index": 1.0, "length": 1.0}))
+    for encoding in ("binary", "ascii"):
+        with pytest.raises(WriteError, match=r"dimension|3000000000 does not fit a 4-byte integer"):
+            written(root, T7Layout(vintage=LATE, encoding=encoding))
 
 
 def test_layouts_of_any_number_of_classes_are_not_kept() -> None:

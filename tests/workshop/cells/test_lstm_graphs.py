@@ -1,79 +1,18 @@
-"""Graphs that compute almost an LSTM, built node by node: inputs x, h and c, outputs h and c."""
+"""Graphs that compute almost an LSTM: inputs x, h and c, outputs h and c."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import numpy as np
 import pytest
+import torch
+from cell_graphs import SIZE, C, CellGraph, H, X
 
-from t7bridge.graph.lua import TorchObject
-from t7bridge.graph.tensor import Tensor
-from t7bridge.nn.mapping import LAYERS, GraphNode, GraphSpec, ModuleSpec, Plan
-from t7bridge.nn.registry import Param
-from t7bridge.nn.state_dict import Origin, StateDict
+from t7bridge.nn.mapping import ModuleSpec
+from t7bridge.torchmodules import construct
 from t7bridge.workshop.cells import recognized
-
-SIZE = 3
-X, H, C = ((0, (place,)) for place in range(3))
-
-
-class GraphOfLSTM:
-    """A graph to which nodes are added one by one; `add` and `linear` return the link to the new node's output."""
-
-    def __init__(self):
-        self.nodes = []
-        self.children = {}
-        self.state = StateDict()
-
-    def add(self, spec, *takes, name=""):
-        """Add a node of a module, whose tensors are added by `tensor`."""
-        name = name or f"node{len(self.nodes) + 1}"
-        self.children[name] = spec
-        self.nodes.append(GraphNode(name, takes))
-        return len(self.nodes), ()
-
-    def tensor(self, key, *shape):
-        """Add a tensor of zeros to the state dict."""
-        self.state[key] = Tensor.from_numpy(np.zeros(shape, np.float32))
-        self.state.origins[key] = Origin(TorchObject("nn.Module"), Param(key.rpartition(".")[2]))
-
-    def linear(self, name, value, first=None):
-        """Add a node of a linear layer, or of a Sequential of another module and it."""
-        layer = ModuleSpec("torch.nn.Linear", (SIZE, SIZE))
-        prefix = name
-        if first is not None:
-            layer = ModuleSpec("torch.nn.Sequential", children={"0": first, "1": layer})
-            prefix = f"{name}.1"
-        self.tensor(f"{prefix}.weight", SIZE, SIZE)
-        self.tensor(f"{prefix}.bias", SIZE)
-        return self.add(layer, value, name=name)
-
-    def peephole(self, name, value):
-        """Add a node that multiplies a value with a vector."""
-        self.tensor(f"{name}.weight", SIZE)
-        return self.add(ModuleSpec(LAYERS + "linear.CMul", (SIZE,)), value, name=name)
-
-    def total(self, *values):
-        return self.add(ModuleSpec(LAYERS + "table.CAddTable"), *values)
-
-    def times(self, *values):
-        return self.add(ModuleSpec(LAYERS + "table.CMulTable"), *values)
-
-    def function(self, name, value):
-        return self.add(ModuleSpec(f"torch.nn.{name}"), value)
-
-    def plan(self, *outputs):
-        """Return the plan of the graph."""
-        graph = GraphSpec(tuple(self.nodes), outputs, returns_list=True)
-        return Plan(ModuleSpec(LAYERS + "containers.Graph", children=self.children, graph=graph))
-
-    def finished(self, sums):
-        """Add what follows the sums of the gates i, f, g, and of o, a function of the new cell state."""
-        i, f, g, sum_of_o = sums
-        kept = self.times(self.function("Sigmoid", f), C)
-        added = self.times(self.function("Sigmoid", i), self.function("Tanh", g))
-        new_c = self.total(kept, added)
-        new_h = self.times(self.function("Sigmoid", sum_of_o(new_c)), self.function("Tanh", new_c))
-        return self.plan(new_h, new_c)
 
 
 def names_and_notes(plan, state):
@@ -85,7 +24,7 @@ def names_and_notes(plan, state):
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_peephole_is_dropped(count):
     """PyTorch's classes have one vector by which a gate sees the cell state; of two, both would count."""
-    graph = GraphOfLSTM()
+    graph = CellGraph()
 
     def gate(letter, state, count_of_peepholes):
         """Return the sum of a gate."""
@@ -93,7 +32,7 @@ def test_no_peephole_is_dropped(count):
         return graph.total(graph.linear(f"x{letter}", X), graph.linear(f"h{letter}", H), *peepholes)
 
     sums = (gate("i", C, count), gate("f", C, 1), gate("g", C, 0), lambda new_c: gate("o", new_c, 1))
-    names, notes = names_and_notes(graph.finished(sums), graph.state)
+    names, notes = names_and_notes(graph.finished_lstm(sums), graph.state)
     if count == 1:
         assert names == ["lstm"]
     else:
@@ -104,7 +43,7 @@ def test_no_peephole_is_dropped(count):
 @pytest.mark.parametrize("is_late", [False, True])
 def test_input_computed_after_the_new_state(is_late):
     """A cell has the place of its first output: what it takes has to be computed before."""
-    graph = GraphOfLSTM()
+    graph = CellGraph()
     tanh = ModuleSpec("torch.nn.Tanh")
     early = None if is_late else graph.add(tanh, X)
 
@@ -117,7 +56,7 @@ def test_input_computed_after_the_new_state(is_late):
         return graph.total(from_x, graph.linear(f"h{letter}", H))
 
     sums = (gate("i", True), gate("f", True), gate("g", True), lambda new_c: gate("o"))
-    names, notes = names_and_notes(graph.finished(sums), graph.state)
+    names, notes = names_and_notes(graph.finished_lstm(sums), graph.state)
     if is_late:
         assert "lstm" not in names
         assert notes == ["LSTM stays as it is: one of its inputs is computed inside a container"]
@@ -127,7 +66,7 @@ def test_input_computed_after_the_new_state(is_late):
 
 def test_unused_node_behind_a_gate():
     """A node that no output depends on stays, and with it the gate whose output it takes."""
-    graph = GraphOfLSTM()
+    graph = CellGraph()
 
     def gate(letter):
         """Return the sum of a gate."""
@@ -135,6 +74,58 @@ def test_unused_node_behind_a_gate():
 
     sums = (gate("i"), gate("f"), gate("g"), lambda new_c: gate("o"))
     graph.function("ReLU", sums[0])
-    names, notes = names_and_notes(graph.finished(sums), graph.state)
+    names, notes = names_and_notes(graph.finished_lstm(sums), graph.state)
     assert "xi" in names
     assert notes == ["LSTM stays as it is: its layer xi is also used outside of it"]
+
+
+def random_lstm(seed):
+    """Return the plan and state of a graph that is an LSTM, or almost: its gates in any order, and obstacles to it."""
+    chance = random.Random(seed)
+    graph = CellGraph(seed)
+    sees_tanh_of_x = chance.random() < 0.4
+    count_of_peepholes = chance.choice([0, 0, 1])
+
+    def gate(letter, state):
+        """Return the sum of a gate."""
+        if not sees_tanh_of_x:
+            from_x = graph.linear(f"x{letter}", X)
+        elif chance.random() < 0.5:
+            from_x = graph.linear(f"x{letter}", X, first=ModuleSpec("torch.nn.Tanh"))
+        else:
+            from_x = graph.linear(f"x{letter}", graph.function("Tanh", X))
+        from_h = graph.linear(f"h{letter}", H if chance.random() < 0.97 else X)
+        count = 0 if letter == "g" else count_of_peepholes
+        if chance.random() < 0.05:
+            count += 1
+        terms = [from_x, from_h, *(graph.peephole(f"c{letter}{number}", state) for number in range(count))]
+        chance.shuffle(terms)
+        return graph.total(*terms)
+
+    sums = {letter: gate(letter, C) for letter in chance.sample("ifg", 3)}
+    if chance.random() < 0.1:
+        graph.function("Tanh", chance.choice([*sums.values()]))  # a node that no output depends on
+    plan = graph.finished_lstm((sums["i"], sums["f"], sums["g"], lambda new_c: gate("o", new_c)))
+    return plan, graph.state
+
+
+def outputs_of(plan, state, inputs):
+    """Return what a model computes."""
+    module = construct(plan.root).to_empty(device="cpu").eval()
+    module.load_state_dict({key: torch.from_numpy(np.array(tensor.numpy())) for key, tensor in state.items()})
+    return module(inputs)
+
+
+@pytest.mark.slow
+def test_random_graphs(subtests):
+    """A model with recognized cells computes what it does without."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(4, SIZE) for _ in range(3)]
+    results: Counter[bool] = Counter()
+    for seed in range(150):
+        expected = outputs_of(*random_lstm(seed), inputs)
+        lifted = recognized(*random_lstm(seed))
+        results["lstm" in lifted.plan.root.children] += 1
+        with subtests.test(seed):
+            torch.testing.assert_close(outputs_of(lifted.plan, lifted.state, inputs), expected, rtol=1e-4, atol=1e-5)
+    assert min(results.values()) > 30
