@@ -325,16 +325,27 @@ class MapTable(nn.Sequential):
         number = index - len(self)
         if number >= len(self.statistics):  # not trained yet
             return self[0](input)
-        of_first = [module.get_buffer(name) for module, name in places]
-        of_element = self.statistics[number]
-        # The first module computes with the statistics of the element.
+        return self._output_with(self.statistics[number], input, places)
+
+    def _output_with(
+        self, statistics: list[Tensor], input: Any, places: list[Any]
+    ) -> Any:
+        """Return the first module's output with other statistics than its own, which
+        are replaced in the list by those after the call.
+
+        Args:
+            statistics: a tensor for each place.
+            input: the input.
+            places: of the statistics in the first module, see `_statistics_places`.
+        """
+        own = [module.get_buffer(name) for module, name in places]
         try:
-            for (module, name), buffer in zip(places, of_element):
+            for (module, name), buffer in zip(places, statistics):
                 setattr(module, name, buffer)
             output = self[0](input)
-            of_element[:] = [module.get_buffer(name) for module, name in places]
+            statistics[:] = [module.get_buffer(name) for module, name in places]
         finally:
-            for (module, name), buffer in zip(places, of_first):
+            for (module, name), buffer in zip(places, own):
                 setattr(module, name, buffer)
         return output
 

@@ -170,22 +170,26 @@ class DilatedMaxPool(nn.Module):
         Returns:
             (…, windows of each dimension, elements of each dimension).
         """
-        first_dim = input.dim() - self.dims
+        windows = F.pad(input, self._borders(axes), value=float("-inf"))
+        for axis, (_, kernel, stride, _, step) in enumerate(axes):
+            dim = input.dim() - self.dims + axis
+            span = step * (kernel - 1) + 1
+            # The elements of the windows become a dimension more, at the end.
+            windows = windows.unfold(dim, span, stride)[..., ::step]
+        return windows
+
+    def _borders(self, axes: list[Any]) -> list[int]:
+        """Return the padding up to the end of the last windows, in the order of torch,
+        from the last dimension on. Arguments as for `_windows`.
+        """
         borders: list[int] = []
-        spans = []
         for size, kernel, stride, padding, step in axes:
             span = step * (kernel - 1) + 1
             count = self._count_windows(size, span, stride, padding)
-            # The last window ends here; negative if it does not reach the input's end.
+            # From the input's end; negative if the last window ends before it.
             behind = (count - 1) * stride + span - size - padding
-            # torch pads from the last dimension on.
             borders = [padding, behind, *borders]
-            spans.append(span)
-        windows = F.pad(input, borders, value=float("-inf"))
-        for axis, (_, _, stride, _, step) in enumerate(axes):
-            # The elements of the windows become a dimension more, at the end.
-            windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
-        return windows
+        return borders
 
     def _without_cut_elements(self, windows: Tensor, axes: list[Any]) -> Tensor:
         """Return windows with minus infinity for the elements that Lua leaves out, see
