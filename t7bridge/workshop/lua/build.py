@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 from attrs import field
@@ -134,8 +134,8 @@ def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: in
     Args:
         b: the builder.
         parameter: the parameter.
-        value: the argument.
-        rank: the number of dimensions that a negative `Axis` counts from the end of.
+        value: the argument; an integer for an `Axis`, which becomes one from 0 on.
+        rank: the number of dimensions that a negative `Axis` counts from the end of; not 0 for an `Axis`.
 
     Raises:
         CannotError: it is not a parameter of the module, as one annotated `Learned` has to be.
@@ -271,6 +271,18 @@ class Builder(Emitter):
         if argument is not None and item is not None:
             argument = argument[item]
         return self.program.dtypes.get(argument.name, "") if isinstance(argument, CallRef) else ""
+
+    def as_element(self, number: Any) -> Any:
+        """Return a number as an element of the value of the current call, as PyTorch converts it.
+
+        A mask takes 1 for all but 0, and integers drop a fraction.
+        """
+        if self.dtype == "bool":
+            return int(number != 0)
+        has_fraction = isinstance(number, float) and isfinite(number)
+        if has_fraction and self.dtype.startswith(("int", "uint")):
+            return int(number)
+        return number
 
     def remark(self, text: str, warning: bool = False) -> None:
         """Add a note for the user, once."""

@@ -660,6 +660,23 @@ def test_texts_are_no_outputs(tmp_path):
         t7bridge.save_module(_Cast(lambda x: (x, "name")), tmp_path / "m.t7", example_inputs=torch.randn(2, 3))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.full_like(x > 0, 3) + (x > 0).new_full((2, 2), 0.5) + (x > 0).fill_(7),
+        lambda x: x + (x > 0).byte().fill_(2.7) + x.long().fill_(-2.7),
+        lambda x: x + nn.functional.pad(x > 0, [1, -1], value=3.0) + nn.functional.pad(x.long(), [1, -1], value=2.7),
+        lambda x: x + (x > 0).scatter(1, torch.tensor([[0], [1]]), 3),
+    ],
+    ids=["masks", "integers", "pad", "scatter"],
+)
+def test_numbers_are_converted_to_elements(function, tmp_path):
+    """A mask that is filled with any number but 0 is 1, and integers drop its fraction."""
+    module, x = _Cast(function), torch.randn(2, 3)
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=x, allow=("layers",))
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), module(x))
+
+
 class Doubles(nn.Module):
     """Numbers that floats do not have."""
 

@@ -219,7 +219,9 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     # Of an open extent, a negative index stays one: nn.Select counts from the end, too, and from 1 else.
     if isinstance(index, int) and isinstance(self, Wire):
         position = index + 1 if index >= 0 else index
-        return b.emit(make("nn.Select", dim + 1, position), self, shape=b.shape or (1,))
+        return b.emit(
+            make("nn.Select", dim + 1, position), self, shape=b.shape or (1,)
+        )  # Lua has no tensor without dimensions
     # By an index that depends on the inputs, or of a constant or weight that is repeated along an open dimension.
     raise CannotError("takes an element of the batch")
 
@@ -385,10 +387,12 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
     """
     wire = b.wire(self)
     pad = make_static(*pad)
-    if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
+    # `pad` has a mode, which its schema fills in if the call omits it; constant_pad_nd, reflection_pad1d and
+    # replication_pad1d are named for theirs.
+    if not mode:
         mode = b.kind.partition("_")[0]
     if mode == "constant":
-        return constant_pad(b, wire, pad, float(value or 0))
+        return constant_pad(b, wire, pad, float(b.as_element(value or 0)))
     if mode == "circular":
         return _circular_pad(b, wire, pad)
     kind = "Reflection" if mode.startswith("reflect") else "Replication"
@@ -411,14 +415,14 @@ def _pad_by_layer(b: Builder, wire: Wire, pad: tuple[int, ...], kind: str) -> An
     Args:
         b: the builder.
         wire: the value.
-        pad: that of the operation.
+        pad: how many elements before and behind each dimension, the last dimension first, as the layers take them.
         kind: `Reflection` or `Replication`.
 
     Raises:
         CannotError: nn has no layer for these dimensions.
     """
     rank = len(wire.shape)
-    # Of values without a batch, which Lua's layers take for other dimensions, nothing is composed.
+    # Both with a batch: `apply_to_images` takes any three dimensions for those of signals.
     is_signal = len(pad) == 2 and rank == 3
     is_image = len(pad) == 4 and rank == 4
     if is_signal or is_image:
@@ -493,10 +497,11 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     for stated in (fill_value, value, s):  # its names in several operations, of which one is stated
         if stated is not None:
             number = stated
-    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")  # numpy has no bfloat16
+    # Masks and bytes are floats in Lua models, and numpy has no bfloat16.
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     # Of an open shape one element, which is broadcast.
     size = b.shape if is_static(b.shape) else (1,) * len(b.shape)
-    return b.constant(np.full(size, number, element), b.shape)
+    return b.constant(np.full(size, b.as_element(number), element), b.shape)
 
 
 @operation("index_select", lua="nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
@@ -768,7 +773,7 @@ def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value
     The new elements are those of `src`, or the number `value` at all indices.
     """
     if src is None:
-        src = b.constant(float(value), index.shape)
+        src = b.constant(float(b.as_element(value)), index.shape)
     self, index, src = b.wires(self, index, src)
     for axis, extent in enumerate(index.shape):
         # PyTorch takes fewer in other dimensions and leaves the rest of the tensor; pt.Scatter takes one for each.
