@@ -345,7 +345,8 @@ def quicksorted(values: list[float]) -> list[int]:
 def _divide(pairs: list[tuple[float, int]], left: int, right: int) -> tuple[int, int]:
     """Put the larger numbers of a part first, then the pivot, then the smaller ones.
 
-    Each step is that of the source: they decide the order of equal numbers.
+    Each step is that of Lua's `quicksortdescend`: they decide the order of equal
+    numbers.
 
     Args:
         pairs: numbers and their indices, which are moved.
@@ -357,6 +358,7 @@ def _divide(pairs: list[tuple[float, int]], left: int, right: int) -> tuple[int,
         them is equal to the pivot.
     """
     pivot = _median_to_first(pairs, left, right)
+    # The searches begin between the second and the last number, which stop them.
     low, high = left + 1, right
     while True:
         low += 1

@@ -164,7 +164,8 @@ class ReinforceNormal(_Reinforce):
         output = mean.detach().clone()
         if self.stochastic or self.training:
             spread = deviation[0] if deviation else self.deviation
-            # No gradient passes through the sample: `slopes` has those of the inputs.
+            # No gradient passes through the sample: `_choose` gives the inputs the
+            # reward times `slopes`.
             spread = torch.as_tensor(spread, dtype=mean.dtype).detach()
             output = output + torch.randn_like(output) * spread
         return _choose(self, output, mean, *deviation)

@@ -56,18 +56,21 @@ def _ones_along(b: Emitter, wire: Wire, axis: int) -> Wire:
 
 
 def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
-    """Return 1, 2, … n, where n is the extent of a dimension of an input; `None` if it is not, or too large.
+    """Return a vector of 1, 2, … n, where n is an extent; `None` if no input has a dimension of it, or it is too large.
 
     The model then has the condition that n is at most `MOST_COUNTED`.
     """
-    if extent.in_example > MOST_COUNTED:
+    if extent.in_example > MOST_COUNTED:  # without a condition that it is
         return None
     names = [name for name, shape in b.program.inputs.items() if extent in shape]
-    # The comparison is last, as it adds the condition.
-    if not names or not extent <= MOST_COUNTED:
+    if not names:
+        return None
+    # The comparison adds the condition, and so comes last.
+    if not extent <= MOST_COUNTED:
         return None
     name = names[0]
-    ones = _ones_along(b, b.env[name], b.program.inputs[name].index(extent))
+    axis = b.program.inputs[name].index(extent)
+    ones = _ones_along(b, b.env[name], axis)
     return b.emit(_count_from_1(), ones, shape=(extent,))
 
 

@@ -334,7 +334,7 @@ def _link(node: Node, source: Node, sources: Sources) -> None:
 
     Args:
         node: takes the value; its `mapindex` receives the source.
-        source: has the value.
+        source: has the value; not one that the node has already: a graph has an nn.Identity for each further use.
         sources: of all nodes; receives the source.
     """
     sources.setdefault(node, {})[source] = None

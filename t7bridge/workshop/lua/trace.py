@@ -285,7 +285,8 @@ def _add_module(
     parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
     if not isinstance(module, torch.jit.ScriptModule):
         program.modules = dict(module.named_modules())
-    elif not parameters:
+        return parameters
+    if not parameters:  # freezing makes constants of them
         return _add_frozen_weights(program, exported, keys)
     return parameters
 

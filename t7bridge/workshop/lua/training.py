@@ -100,7 +100,7 @@ def _path_of(node: Any) -> str:
 
 @contextlib.contextmanager
 def reads_of_mode() -> Iterator[set[str]]:
-    """Collect the names of the functions outside of torch.nn that read the attribute `training` of a module, in a set.
+    """Collect the names of the functions outside of PyTorch that read the attribute `training` of a module, in a set.
 
     The attribute is a property of `nn.Module` meanwhile.
     """

@@ -123,7 +123,10 @@ def is_repeated(step: LuaNode) -> bool:
 
 
 def on_contiguous(layer: LuaLayer) -> LuaLayer:
-    """Return a layer that can be applied to repeated elements: behind an nn.Contiguous if it views its input."""
+    """Return a layer that can be applied to elements that are in memory once: behind an nn.Contiguous if it views them.
+
+    Only the layers of a sequence are looked at, up to the first that makes new elements.
+    """
     layers = layer.children if layer.name == "nn.Sequential" else [layer]
     for inner in layers:
         if inner.name in _NEED_CONTIGUOUS:

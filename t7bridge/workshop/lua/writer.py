@@ -473,14 +473,20 @@ def _parameter(block: _Block, name: str, values: list[str], used: set[str]) -> s
 def _equal_parameter(block: _Block, name: str, values: list[str]) -> str | None:
     """Return the parameter of a block that has the values of an argument, and may stand for it; `None` if none has.
 
-    The arguments are those of `_parameter`, the name without digits.
+    Args:
+        block: its layers and the parameters that these have so far.
+        name: of the argument, without the digits that tell apart several of a kind.
+        values: its text for each layer.
     """
     for parameter, other_values in block.values.items():
+        if other_values != values:
+            continue
         kind = parameter.rstrip(_DIGITS)
-        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are. An extent of a
-        # tensor has no meaning of its own: any parameter will do.
-        has_same_meaning = name in (kind, "extent") or {kind, name}.isdisjoint(_SETTINGS)
-        if other_values == values and has_same_meaning:
+        # An extent of a tensor has no meaning of its own: any parameter will do.
+        if name in (kind, "extent"):
+            return parameter
+        # A stride that happens to equal a kernel is not the same parameter, but numbers of channels are.
+        if kind not in _SETTINGS and name not in _SETTINGS:
             return parameter
     return None
 

@@ -268,7 +268,9 @@ class _EnteredLayers(Kinds):
     # The domain, where a value is a part of the input
 
     def call(self, spec: ModuleSpec, child: str, value: Kind, node: int | None = None) -> Kind:
-        """Return the kind of the output of a module inside another, and count the call.
+        """Return the kind of the output of a module inside another, and count the call in `_calls`.
+
+        The count tells whether the flow of a container has called a module of it.
 
         Args:
             spec: the container.

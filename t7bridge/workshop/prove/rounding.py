@@ -232,7 +232,10 @@ def _ratio(difference: float, size: float) -> float:
 
 
 def _reason_of_shapes(recorded: list[torch.Tensor], computed: list[torch.Tensor]) -> str:
-    """Return why tensors cannot be compared element by element: their number, or their shapes; empty if they can."""
+    """Return why tensors cannot be compared element by element: their number, or their shapes; empty if they can.
+
+    Dimensions of size 1 do not count: the elements and their order are the same without them.
+    """
     if len(recorded) != len(computed):
         return f"{len(computed)} computed, {len(recorded)} recorded"
     for tensor, computed_tensor in zip(recorded, computed):

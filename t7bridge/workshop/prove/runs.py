@@ -486,13 +486,16 @@ class Run:
         return grad_input_of(self.obj)
 
     def read_recorded(self) -> None:
-        """Set what is recorded of a run; after the runs inside were added, which are given its input.
+        """Set `output` and `grad_input` to what is recorded of a run, and `input` to `None` if it does not suffice.
 
-        The input counts as unknown from then on where the output depends on the step before, too.
+        It does not where the output depends on the step before, too. The runs inside are given the input: they have to
+        be added before.
         """
-        if is_recurrent(self.obj) and not recording_of(self.obj).over_sequences:
+        # A module over sequences has all its steps in the input.
+        continues_from_step = is_recurrent(self.obj) and not recording_of(self.obj).over_sequences
+        if continues_from_step:
             self.input = None
-        # A container around such a module does not show it itself: the verdict says it.
+        # Of a container around such a module, its class does not tell the reason.
         if self.is_container and self.step_and_count is not None and _keeps_state(self.obj):
             self.input = None
             self.reason = STEP_BEFORE

@@ -667,9 +667,13 @@ def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, An
 
 
 def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
-    """Return the same as `_bounds_of_constant` for a mask that is computed.
+    """Return lower and upper bounds of a value, a number where a mask is 1 and infinite elsewhere; and 1 - mask.
 
     The infinities are logarithms of 0: as products with the mask they would be NaN where it is 0.
+
+    Args:
+        mask: a wire of 0 and 1, as it is computed; the bounds pass no gradient on to it.
+        number: finite or infinite, and not NaN.
     """
     opposite = 1 - mask
     mask = mask >> make("nn.ZeroGrad")

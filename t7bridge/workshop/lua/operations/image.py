@@ -39,10 +39,10 @@ def _in_lua_order(*groups: Any) -> tuple[int, ...]:
 
 
 def _part_of_group(param: Stored | None, group: int, groups: int, size: tuple[int, ...]) -> WeightRef | None:
-    """Return the part of a parameter that belongs to a group of channels: that many elements in a row.
+    """Return the part of a parameter that belongs to a group of channels.
 
     Args:
-        param: of all groups; `None` for a bias that there is not.
+        param: of all groups, which follow one another along its first dimension; `None` for a bias that there is not.
         group: the number of the group, 0-based.
         groups: how many there are.
         size: the shape of the part.
@@ -50,7 +50,8 @@ def _part_of_group(param: Stored | None, group: int, groups: int, size: tuple[in
     if param is None:
         return None
     ref = param.ref
-    return WeightRef(ref.key, ref.start + group * (prod(ref.size) // groups), size, ref.transposed)
+    elements_of_group = prod(ref.size) // groups
+    return WeightRef(ref.key, ref.start + group * elements_of_group, size, ref.transposed)
 
 
 def _layer_of_groups(
