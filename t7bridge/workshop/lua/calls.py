@@ -79,6 +79,7 @@ class ProgramBuilder(Builder):
         """
         inputs = self._inputs()
         self._set_values_before_calls()
+        # A random value is refused only if a call takes it or the program returns it.
         for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
             self.used.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
         for text in self.program.changed:
@@ -349,7 +350,7 @@ class ProgramBuilder(Builder):
         return prod(extents) if is_static(extents) else inf
 
     def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
-        """Return the least and the largest element of an operand; `None` if it is neither a number nor a tensor.
+        """Return what the elements of an operand lie between; `None` if it is neither a number nor a tensor.
 
         That is so of an `Extent`, and of an item of a list that is `None`.
 

@@ -343,9 +343,11 @@ def extremum(b: Builder, self: Any, other: Any) -> Any:
 @operation("clamp.Tensor clamp_min.Tensor clamp_max.Tensor", lua="nn.CMaxTable, nn.CMinTable")
 def clamp_between(b: Builder, self: Any, min: Any = None, max: Any = None) -> Any:
     """Clip each element to an interval of its own; a bound that is `None` is left out."""
-    numbers = [number_of(bound) for bound in (min, max) if bound is not None]
-    if None not in numbers:
-        return b.emit(clipped(number_of(min), number_of(max)), self)
+    least = number_of(min)
+    largest = number_of(max)
+    # Bounds that are the same number for all elements make the interval of one layer.
+    if (least is not None or min is None) and (largest is not None or max is None):
+        return b.emit(clipped(least, largest), self)
     value = self
     if min is not None:
         value = b.combine("nn.CMaxTable", value, min)

@@ -561,32 +561,43 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
         extent: of the dimension.
         new_sizes: of the image after interpolation along all dimensions.
     """
-    new_extent = new_sizes[dimension]
-
-    def for_dimensions(interpolated: Any, others: Any) -> list[Any]:
-        """Return one thing for the dimension of the interpolation, and another for each other one of an image."""
-        values = [others] * len(new_sizes)
-        values[dimension] = interpolated
-        return values
-
-    # An image for each element of the dimension, as a channel, that is 1 there and 0 elsewhere.
-    # Two of each in the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide.
-    every = slice(None)
-    indices = np.arange(extent)
-    unit_vectors = np.zeros((1, extent, *for_dimensions(extent, 2)))
-    diagonal = (0, indices, *for_dimensions(indices, every))
-    unit_vectors[diagonal] = 1
-    args = {**b.call.args, "input": b.constant(unit_vectors)}
+    rank = len(new_sizes)
+    args = {**b.call.args, "input": b.constant(_unit_images(rank, dimension, extent))}
+    # The other dimensions keep their size.
     if args["scale_factors"]:
-        args["scale_factors"] = for_dimensions(args["scale_factors"][dimension], 1.0)
+        factors = [1.0] * rank
+        factors[dimension] = args["scale_factors"][dimension]
+        args["scale_factors"] = factors
     else:
-        args["output_size"] = for_dimensions(new_extent, 2)
+        sizes = [_WIDTH_OF_UNIT_IMAGES] * rank
+        sizes[dimension] = new_sizes[dimension]
+        args["output_size"] = sizes
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
-    # The line along the dimension in each image is a row of the matrix.
-    lines = (0, every, *for_dimensions(every, 0))
-    return images.array()[lines]
+    # All lines along the dimension in an image are equal: the first is a row of the matrix.
+    of_channels = np.moveaxis(images.array()[0], 1 + dimension, 1)
+    return of_channels.reshape(*of_channels.shape[:2], -1)[:, :, 0]
+
+
+_WIDTH_OF_UNIT_IMAGES = 2
+"""In the other dimensions: PyTorch 2.13's kernels with antialias are wrong for images one element wide."""
+
+
+def _unit_images(rank: int, dimension: int, extent: int) -> Any:
+    """Return an image for each element of a dimension, as a channel, that is 1 there and 0 elsewhere.
+
+    Args:
+        rank: the number of dimensions of an image.
+        dimension: that of the elements, from 0.
+        extent: their number.
+    """
+    sizes = [_WIDTH_OF_UNIT_IMAGES] * rank
+    sizes[dimension] = extent
+    lines = [1] * rank
+    lines[dimension] = extent
+    unit_vectors = np.eye(extent).reshape(extent, *lines)
+    return np.broadcast_to(unit_vectors, (extent, *sizes))[np.newaxis].copy()
 
 
 @operation("col2im", lua="pt.Fold", package="layers")

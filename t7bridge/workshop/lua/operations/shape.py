@@ -770,7 +770,13 @@ def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
 def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value: Any = None) -> Any:
     """Replace the elements at indices of a dimension, or add to them.
 
-    The new elements are those of `src`, or the number `value` at all indices.
+    Args:
+        b: the builder.
+        self: the tensor.
+        dim: the dimension.
+        index: from 0, which pt.Scatter takes too; of as many dimensions.
+        src: the new elements, or what is added; `None` if `value` is given.
+        value: the number that replaces all.
     """
     if src is None:
         src = b.constant(float(b.as_element(value)), index.shape)
