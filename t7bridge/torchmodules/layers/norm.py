@@ -151,6 +151,7 @@ class LocalNormalization(Layer):
         kernel: Tensor = self.kernel
         if kernel.dim() == 1:  # the same in both directions
             kernel = torch.outer(kernel, kernel)
+        # The extents are odd, as Lua requires.
         padding = (kernel.size(0) // 2, kernel.size(1) // 2)
         kernels = kernel.expand(1, images.size(1), *kernel.shape)
         return F.conv2d(images, kernels, padding=padding)

@@ -196,7 +196,7 @@ def _export_in_training(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
     try:
         with open_sizes():
             exported = export_open(module, inputs, ignored, Freedom.ALL)
-            if exported is None:
+            if exported is None:  # no size can be left open
                 exported = export_plainly(module, inputs, dynamic_shapes=None, own_backwards=ignored)
             return exported
     finally:

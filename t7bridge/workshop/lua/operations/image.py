@@ -121,22 +121,35 @@ def convolution(
         kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
         layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
         return apply_to_images(b, layer, input, b.shape, kernels)
-    is_dilated = set(dilation) != {1}
-    is_depthwise = groups > 1 and n_in == 1 and groups == n_out
+    has_kernel_for_each_channel = groups > 1 and n_in == 1 and groups == n_out
     square = _square_of(kernel, stride, padding)
-    if is_depthwise and square is not None and rank < 3 and not is_dilated:
+    if has_kernel_for_each_channel and square is not None and rank < 3 and set(dilation) == {1}:
         image = _depthwise(b, as_image(b, input), weight, bias, square)
         return b.reshape(image, b.shape)
-    space = "Spatial" if rank < 3 else "Volumetric"
-    args = _in_lua_order(kernel, stride, padding)
+    layer = _convolution_layer(weight, bias, (kernel, stride, padding, dilation), groups)
+    return apply_to_images(b, layer, input, b.shape)
+
+
+def _convolution_layer(weight: Stored, bias: Any, options: tuple[Any, Any, Any, Any], groups: int) -> LuaLayer:
+    """Return a layer of images or volumes with the kernels of a parameter, or one for each group of channels.
+
+    Args:
+        weight: the kernels, (channels out, channels in of a group, sizes of a kernel), maybe of signals.
+        bias: a parameter, or `None`.
+        options: the kernel, stride, padding and dilation, each with a number for each dimension of images or volumes.
+        groups: the number of groups of channels.
+    """
+    kernel, stride, padding, dilation = options
+    n_out, n_in = weight.shape[:2]  # of all groups, and of a group
+    space = "Spatial" if len(kernel) < 3 else "Volumetric"
     name = f"nn.{space}Convolution"
-    if is_dilated:
-        args += _in_lua_order(dilation)
+    args = _in_lua_order(kernel, stride, padding)
+    if set(dilation) != {1}:
         name = f"nn.{space}DilatedConvolution"
+        args += _in_lua_order(dilation)
     n_out_of_group = n_out // groups
     size_of_group = (n_out_of_group, n_in, *kernel)
-    layer = _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in, n_out_of_group, groups))
-    return apply_to_images(b, layer, input, b.shape)
+    return _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in, n_out_of_group, groups))
 
 
 def _square_of(*options: tuple[int, ...]) -> tuple[int, ...] | None:
