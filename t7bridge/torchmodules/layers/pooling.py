@@ -237,6 +237,13 @@ class DilatedMaxPool(nn.Module):
 
         Of a window that begins n positions before the input, dilated or not, Lua takes
         kernel - n elements, from its first one inside the input on.
+
+        Args:
+            count: number of windows.
+            kernel: elements of a window.
+            stride: positions from window to window.
+            padding: positions before the input.
+            step: positions from element to element, the dilation.
         """
         before = (padding - torch.arange(count) * stride).clamp(min=0)
         first_inside = (before + step - 1) // step  # rounded up

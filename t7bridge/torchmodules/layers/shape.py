@@ -127,7 +127,8 @@ class Unsqueeze(Layer):
         """Return one dimension more."""
         batch_dims = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         dim = self.dim + batch_dims
-        # PyTorch would count a negative one from the end.
+        # Lua's positions are not negative: one before the first dimension would be
+        # counted from the end. A negative `dim` of a user's own is.
         if self.dim >= 0 and dim < 0:
             raise IndexError(f"{input.dim()} dimensions are too few")
         return input.unsqueeze(dim)

@@ -264,7 +264,9 @@ def _fill_of_mark(mark: str, style: str) -> str:
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
-    """Return an arrow. Graphviz has none between clusters: it links two nodes, and is clipped at the clusters.
+    """Return an arrow. Graphviz has none between clusters: it links the last node of one and the first of the other.
+
+    It is clipped at the clusters.
 
     Args:
         start: the block that it leaves, which may be a cluster.
@@ -467,7 +469,8 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
         number = _NOT_IN_CONTAINER
         if source is not None:
             number = numbers.get(id(source), _NOT_IN_CONTAINER)
-        # The block around one repetition of a sequence is only in the picture; those inside it are the container's.
+        # The block around one repetition of a sequence is only in the picture, and those inside it are the container's:
+        # they are listed here. What is inside a container the page finds under its number.
         is_repetition = bool(inner.inside) and number == _NOT_IN_CONTAINER
         content = _content(inner, numbers) if is_repetition else _ghost_classes(inner)
         boxes.append(_entry(inner, box, number, content))

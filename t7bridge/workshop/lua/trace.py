@@ -188,7 +188,7 @@ def _trace_module(
     with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
         with reads_of_mode() as readers:
             exported = export_module(module, inputs, own_backwards, freedom)
-        # If no source but torch.nn's reads the mode, the graph of training need not be made and compared.
+        # If no source but PyTorch's reads the mode, the graph of training need not be made and compared.
         evaluated: Computation | None = None
         if has_modes and readers:
             evaluated = computation_of(exported)  # of the operations that the source calls, which are rewritten now

@@ -449,7 +449,13 @@ def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], 
 
 @operation("max_unpool2d", lua="pt.Scatter", package="layers")
 def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
-    """Return images with values at the positions of maxima, and 0 elsewhere."""
+    """Return images with values at the positions of maxima, and 0 elsewhere.
+
+    Args:
+        b: the builder.
+        self: the maxima, (…, rows, columns).
+        indices: of each its position in the image, row by row from 0.
+    """
     lead = self.shape[:-2]
     # Positions are row by row, and so depend on the size of the images, which is fixed as in the example.
     make_static(*self.shape[-2:], *b.shape[-2:])
