@@ -288,7 +288,8 @@ def _note_types(report: Report, program: Program, arrays: dict[str, Any]) -> Non
     if program.is_double and floats != {"float64"}:
         report.note("info", "float32 parts are computed as float64, as others are float64", code="element-type")
     if "float16" in weights:
-        report.note("info", "16-bit weights become 32-bit ones, which hold them exactly", code="element-type")
+        bits = 64 if program.is_double else 32
+        report.note("info", f"16-bit weights become {bits}-bit ones, which hold them exactly", code="element-type")
 
 
 def _names_of_outputs(program: Program) -> list[str]:

@@ -697,6 +697,27 @@ def test_constants_of_doubles(tmp_path):
         torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
 
 
+class HalfScale(nn.Module):
+    """A layer behind a factor of 16 bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(3, 2), nn.Parameter(torch.randn(3).half())
+
+    def forward(self, x):
+        return self.layer(x * self.scale)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_half_weights_become_those_of_the_model(bits, tmp_path):
+    """The note says which elements hold 16-bit weights: doubles in a model that has doubles elsewhere."""
+    module = HalfScale()
+    if bits == 64:
+        module.layer.double()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", torch.randn(2, 3, dtype=module.layer.weight.dtype))
+    assert any(f"16-bit weights become {bits}-bit ones" in note.message for note in report.notes)
+
+
 class Positions(nn.Module):
     """Rows of constant indices, one of which has no gradient."""
 
