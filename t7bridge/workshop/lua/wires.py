@@ -191,8 +191,8 @@ class Emitter:
         constant = make("nn.Constant", elements, rank_of_examples, **weights)
         wire = self.emit(constant, source, shape=batch + elements.shape)
         if is_parameter(value):
-            # The constant is ones: nn.CMul learns the parameter, its weight, and repeats it along dimensions of extent 1,
-            # the batch among them.
+            # The constant is ones: nn.CMul learns the parameter, as its weight, and repeats it along dimensions of
+            # extent 1, the batch among them.
             size = (1,) * len(batch) + own_size
             wire = wire >> make("nn.CMul", *size, weight=value.ref.resized(size))
         wire = self.expand(wire, batch + static_size)

@@ -604,7 +604,7 @@ class Comparison:
             self._compare_origins(self.mine.origin, self.theirs.origin, _AT_THE_END)
 
     def _compare_inputs(self, call: Call, partner: Call) -> None:
-        """Compare what both models give to a layer; what it ran on may have been corrected since.
+        """Compare what both models give to a layer, before a wrong input of the second was replaced by the first's.
 
         Args:
             call: the run of the layer in the second model.

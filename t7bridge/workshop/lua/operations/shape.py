@@ -324,6 +324,7 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     # The upper triangle is what is outside of the lower one that ends a diagonal below.
     lower = lower_triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = lower if is_lower else 1 - lower
+    # What is one number everywhere may be a single element, and takes the open shape of the mask.
     number = number_of(self)
     if number is None:
         return fill_where(b, self, 1 - mask, 0.0)
