@@ -380,8 +380,9 @@ def format_integers(array: np.ndarray) -> bytes:
     if largest >= 10**16:  # more than four blocks: such are rare
         return str(array.tolist())[1:-1].replace(",", "").encode()
     sizes = np.abs(array.astype("i8"))
-    columns = (len(str(largest)) + 3) // 4
-    rows = np.empty((len(array), columns + 2), "u4")
+    # A row of blocks of four characters for each number: sign, digits, space. Zero bytes fill them, and are left out.
+    digit_blocks = (len(str(largest)) + 3) // 4
+    rows = np.empty((len(array), digit_blocks + 2), "u4")
     rows[:, 0] = _SIGNS[(array < 0).view("u1")]
     _write_whole(rows[:, 1:-1], sizes)
     rows[:, -1] = _block(b" ")
@@ -425,7 +426,8 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
         if integers is not None:
             text: bytes | None = format_integers(integers)
         else:
-            text = _format_floats(part, digits, 53 if array.itemsize == 8 else 24)
+            # Those of 2 bytes have fewer, and each is a float of 4 bytes, too.
+            text = _format_floats(part, digits, bits=53 if array.itemsize == 8 else 24)
         if text is None:
             return None
         parts.append(text)

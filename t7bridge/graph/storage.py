@@ -533,7 +533,8 @@ def storage_array(storage: Storage) -> np.ndarray:
         return np.concatenate(parts) if parts else np.empty(0, native)
     dtype_in_file = dtype_of(storage.element, data.order, data.width)
     array = np.frombuffer(data.source.view(data.offset, storage.count * data.width), dtype_in_file)
-    # Bytes that were read, not mapped, are reversed where they are: a copy would need the memory twice.
+    # Bytes that were read, not mapped, are in memory of this array alone: they are reversed where they are, as a copy
+    # would need the memory twice.
     if array.flags.writeable and dtype_in_file == native.newbyteorder():
         array.byteswap(inplace=True)
         array = array.view(native)

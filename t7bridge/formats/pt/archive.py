@@ -574,7 +574,7 @@ def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> No
 
 def _may_hold_objects(descr: Any) -> bool:
     """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
-    # Of the codes and names of simple types, only those of objects (`O`, `object`) have this letter.
+    # All names of objects have this letter: `O`, `|O`, `object`. Of others that have it, as `float32`, numpy decides.
     if isinstance(descr, str) and "o" not in descr.lower():
         return False
     with warnings.catch_warnings():

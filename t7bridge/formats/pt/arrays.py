@@ -60,7 +60,10 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
 
 
 def text_items(array: NumpyArray) -> list[Any] | None:
-    """Return the items of an array of text (`U`) or byte strings (`S`), as nested lists; `None` for any other array."""
+    """Return the items of an array of text (`U`) or byte strings (`S`), as nested lists; `None` for any other array.
+
+    Of an array without dimensions it is a list of the one item.
+    """
     dtype = array.dtype
     width = dtype.itemsize
     if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
@@ -70,7 +73,7 @@ def text_items(array: NumpyArray) -> list[Any] | None:
     if dtype.code[:1] == "U":
         encoding = "utf-32-be" if dtype.order == ">" else "utf-32-le"
         items = [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
-    # Of no dimension or one, the list has the shape already; numpy cannot reshape an empty list of unknown type.
+    # Of one dimension, the list has the shape already; numpy cannot reshape an empty list of unknown type.
     if len(array.shape) > 1 and 0 not in array.shape:
         items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
     return items

@@ -484,7 +484,7 @@ def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
     """
     if cls is None:
         return True
-    if cls.buffers is None:
+    if cls.buffers is None:  # 1.3 and older
         return cls.types.get(name, "Tensor") in ("Tensor", "Optional[Tensor]")
     return name in cls.buffers
 
@@ -734,7 +734,11 @@ def module_state_dict(
 
 
 def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
-    """Return the buffers of a pickled module that are in no state dict, by name: those with `persistent=False`."""
+    """Return the buffers of a pickled module that are in no state dict, by name: those with `persistent=False`.
+
+    Args:
+        module: one that `is_module` accepts, and so has `_buffers`.
+    """
     attributes = attributes_of(module)
     listed = attributes.get("_non_persistent_buffers_set")
     if not isinstance(listed, (set, frozenset, list, tuple)):

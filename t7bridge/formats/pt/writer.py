@@ -161,7 +161,9 @@ class ValueWriter:
         return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
-        """Pickle the value, and set the attributes. `finish` writes it, with the storages of it and of `storage_key`.
+        """Pickle the value, and set the attributes.
+
+        `finish` writes the pickle, the storages of the value, and those whose key `storage_key` was asked for.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.

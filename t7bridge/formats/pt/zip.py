@@ -333,9 +333,9 @@ class ZipArchive:
             UnsupportedError: the archive is split over several files.
         """
         record_start, record = self._end_record()
-        _, *numbers, _ = _END_RECORD.unpack(record)
-        only_disk = 1
-        end = _End._make((*numbers, record_start, only_disk))
+        _signature, *numbers, _comment_length = _END_RECORD.unpack(record)
+        disks = 1  # this record does not say how many
+        end = _End(*numbers, place=record_start, disks=disks)
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
             end = self._end64(locator, record_start)
@@ -384,7 +384,7 @@ class ZipArchive:
         tail_start = max(0, size - _END_RECORD.size - _FULL_16)
         tail = self.source.read(tail_start, size - tail_start)
         # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
-        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))  # -1: there is none
+        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))  # -1 if there is none, see below
         end = _end_of_comment(tail, record)
         is_last = end == len(tail)
         # Other readers pass over a record whose comment does not end with the file, and would take an earlier one.

@@ -123,16 +123,19 @@ INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the arguments of a convolution by keyword.
+    """Return where the arguments of a convolution by keyword are read.
+
+    An argument is left out of the printed call where it is PyTorch's default (`unless`), but for the stride, which is
+    always shown.
 
     Args:
         dims: dimensions of a kernel.
         groups: the source of the number of groups.
     """
     return {
-        "stride": axes("d", dims, 1),
-        # Up to 2015-06 one field `padding` was for all axes.
-        "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
+        "stride": axes("d", dims, default=1),
+        # `padW`, `padH`; up to 2015-06 one field `padding` was for all axes.
+        "padding": axes("padding|pad", dims, default=0).unless((0,) * dims),
         "groups": groups.unless(1),
         "bias": _IF_BIAS,
     }

@@ -89,7 +89,7 @@ class PickleWriter:
         """What is still to be written: values, opcodes and ends of values; the next one is the last."""
 
     def dumps(self, value: Any) -> bytes:
-        """Return the pickle of a value.
+        """Return the pickle of a value, the only one of this writer.
 
         Args:
             value: builtins, tensors, and the values of `graph.python`, nested and shared in any way.

@@ -382,6 +382,8 @@ class Unpickler:
     def _need(self, pos: int, count: int) -> int:
         """Make `count` bytes from `pos` on available in the buffer, which then begins there; return the new `pos`, 0.
 
+        Offsets in the old buffer, and copies of `_buffer` and `_safe`, are no longer right.
+
         Raises:
             TruncatedError: the pickle has fewer.
         """
@@ -508,6 +510,7 @@ class Unpickler:
             LimitError: the bytes of the pickles, or the operations that are allowed, do not account for so many.
         """
         self._set_count += 1
+        # In operations, and in bytes of the pickles.
         if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._start):
             raise self._too_many()
         return set()

@@ -304,9 +304,11 @@ def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
     """Put `step - 1` zeros between the elements of a dimension, none behind the last one."""
     shape = value.shape
     extent = shape[axis]
-    # Each element becomes a row, which is padded with zeros behind it.
+    # Each element becomes a row, along the next axis, which is padded with zeros behind it.
     rows = b.reshape(value, replace_axis(shape, axis, extent, 1))
-    rows = b.emit(make("nn.Padding", axis + 2, step - 1), rows, shape=replace_axis(shape, axis, extent, step))
+    dimension_of_rows = axis + 1 + 1  # Lua counts from 1
+    padding = make("nn.Padding", dimension_of_rows, step - 1)
+    rows = b.emit(padding, rows, shape=replace_axis(shape, axis, extent, step))
     flat = b.reshape(rows, replace_axis(shape, axis, extent * step))
     return b.narrow(flat, axis, start=0, count=(extent - 1) * step + 1)  # without the zeros behind the last element
 

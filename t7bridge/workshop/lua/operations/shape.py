@@ -159,15 +159,16 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Return the first element of a slice, and the one behind its last, both counted from the front.
 
     A slice that ends before it begins, in the example, is empty: inputs of sizes for which it is not are then refused.
+    One that does not needs no condition: nn.Narrow raises an error for sizes for which it would.
 
     Args:
         extent: of the dimension.
         start: as in Python, negative from the end; `None` for 0.
-        end: likewise; `None` for the end of the dimension.
+        end: likewise; `None` or `_END` for the end of the dimension.
     """
     begin = 0 if start is None else _within(extent, start)
     end = extent if end is None or end == _END else _within(extent, end)
-    # That it is not larger is a condition.
+    # `in_example` compares without a condition; the comparison of extents makes one of its result.
     if in_example(end) < in_example(begin) and end <= begin:
         end = begin
     return begin, end
@@ -180,6 +181,7 @@ def _within(extent: Any, position: Any) -> Any:
     Any other needs no condition, as nn.Narrow raises an error beyond the ends.
     """
     size = in_example(extent)
+    # The second comparison, of extents, makes its result a condition.
     if in_example(position) < -size and extent <= -position:
         return 0
     if in_example(position) > size and extent <= position:
@@ -493,7 +495,8 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     for stated in (fill_value, value, s):  # its names in several operations, of which one is stated
         if stated is not None:
             number = stated
-    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")  # numpy has no bfloat16
+    # Lua computes with other types, such as bool and bfloat16, as with floats.
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     # Of an open shape one element, which is broadcast.
     size = b.shape if is_static(b.shape) else (1,) * len(b.shape)
     return b.constant(np.full(size, number, element), b.shape)
@@ -919,7 +922,7 @@ def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any
     Raises:
         CannotError: the bags have not all the same size, or it depends on the inputs.
     """
-    if isinstance(offsets, OpenRange):  # it begins at 0
+    if isinstance(offsets, OpenRange):  # 0, step, 2 step, …
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
