@@ -562,7 +562,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
         else:
             others.append(Entry(name, value, in_state=False))
     submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
-    # Entries are charged, as a pickled module that is met again would be read again and again. JSON shares none.
+    # None is charged: only a pickled module may be met, and read, again and again. JSON shares none.
     return Inside([*parameters, *buffers, *others], submodules, charged_entries=0)
 
 

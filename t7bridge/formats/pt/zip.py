@@ -335,7 +335,7 @@ class ZipArchive:
         record_start, record = self._end_record()
         _signature, *numbers, _comment_length = _END_RECORD.unpack(record)
         disks = 1  # this record does not say how many
-        end = _End(*numbers, place=record_start, disks=disks)
+        end = _End._make((*numbers, record_start, disks))  # in the order of its fields
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
             end = self._end64(locator, record_start)

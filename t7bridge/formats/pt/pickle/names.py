@@ -134,8 +134,8 @@ def is_forbidden(module: str, name: str) -> bool:
 def _is_listed(module: str, name: str) -> bool:
     """Return whether a name is in the lists of the forbidden: by its package, a module it goes through, or a prefix."""
     package = module.partition(".")[0]
-    # The name `os.system` in `torch` goes through a module that torch imports. To import `torch.os` fails, as it is none
-    # of torch's own: of the module, only the package counts here.
+    # The name `os.system` in `torch` goes through a module that torch imports. To import a module `torch.os` fails, as
+    # torch has none of its own: of the module, only the package counts here.
     if package in _FORBIDDEN_MODULES or not _FORBIDDEN_MODULES.isdisjoint(name.split(".")):
         return True
     prefix = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from math import inf, log, pi, prod, sqrt
+from math import inf, isinf, log, pi, prod, sqrt
 from typing import Any
 
 from ....data import np
@@ -501,7 +501,7 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_float = _compared_type(b) in FLOATS
     if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
         return b.expand(_compared_with_itself(b, first, is_float), b.shape)
-    has_infinity = inf in (first, second) or -inf in (first, second)
+    has_infinity = any(isinstance(value, float) and isinf(value) for value in (first, second))
     may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
     if may_both_be_infinite:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
@@ -862,7 +862,10 @@ def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
 
 
 def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
-    """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix."""
+    """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix.
+
+    The matrix is of shape (old extent, new extent).
+    """
 
     def product(rows: Wire) -> Any:
         """Multiply a value along its last dimension: its rows, as those of one matrix, by the other matrix."""

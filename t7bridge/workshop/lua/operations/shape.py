@@ -203,6 +203,7 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
     if step == 1:
         return b.narrow(value, axis, start, count)
     start, count = make_static(start, count)
+    # Of an open extent, the comparison makes its result a condition.
     if start + count * step <= value.shape[axis]:
         # As a matrix with rows of `step` elements, of which they are the first column.
         part = b.narrow(value, axis, start, count * step)
