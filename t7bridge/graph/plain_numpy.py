@@ -126,7 +126,7 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
         if number != number:
             bits = int.from_bytes(data[2 * place : 2 * place + 2], "little" if order == "<" else "big")
             # As a double: sign, exponent, and the 10 bits of the fraction at the top of its 52.
-            wide = (bits & _HALF_SIGN) << 48 | 0x7FF << 52 | (bits & _HALF_FRACTION) << 42
+            wide = ((bits & _HALF_SIGN) << 48) | (0x7FF << 52) | ((bits & _HALF_FRACTION) << 42)
             (numbers[place],) = struct.unpack("<d", wide.to_bytes(8, "little"))
     return numbers
 
@@ -159,7 +159,9 @@ def _rounded_to_single(value: Any) -> float:
     shift = size.bit_length() - 24
     quotient, rest = divmod(size, 1 << shift)
     half = 1 << (shift - 1)
-    quotient += rest > half or (rest == half and quotient & 1)
+    is_odd = quotient % 2 == 1
+    if rest > half or (rest == half and is_odd):
+        quotient += 1
     return math.copysign(float(quotient) * 2.0**shift, value)
 
 
@@ -167,8 +169,10 @@ def _half_bytes(value: float) -> bytes:
     """Return the bytes of a float16, little-endian; what is too large is infinite, and a NaN stays one."""
     if value != value:
         (bits,) = struct.unpack("<Q", struct.pack("<d", value))
-        sign = bits >> 48 & _HALF_SIGN
-        fraction = bits >> 42 & _HALF_FRACTION or 1  # 0 would be infinity
+        # The sign, and the 10 highest of the 52 bits of the fraction.
+        sign = (bits >> 48) & _HALF_SIGN
+        fraction = (bits >> 42) & _HALF_FRACTION
+        fraction = fraction or 1  # 0 would be infinity
         return int(sign | _HALF_EXPONENT | fraction).to_bytes(2, "little")
     try:
         return struct.pack("<e", value)

@@ -1098,7 +1098,7 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
         raise CannotError("the statistics are computed")
     if (weight is None) != (bias is None):  # Lua's layer has both or none
         raise CannotError("one of weight and bias is missing")
-    fields = {"weight": weight.ref, "bias": bias.ref} if weight and bias else {}
+    fields = {} if weight is None else {"weight": weight.ref, "bias": bias.ref}
     args: tuple[Any, ...] = (running_mean.ref.size[0],)
     if not fields:
         is_affine = False

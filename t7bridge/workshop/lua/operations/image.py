@@ -203,7 +203,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple
     )
     new_side = (side + 2 * pad - kernel) // stride + 1
     image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, new_side, new_side))
-    height, width = (1, *b.shape[2:])[-2:]  # a signal has no height
+    *heights, width = b.shape[2:]
+    height = heights[0] if heights else 1  # of a signal
     image = b.narrow(image, axis=2, start=0, count=height)
     return b.narrow(image, axis=3, start=0, count=width)
 
@@ -480,8 +481,10 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
         kernel = _in_lua_order([size // count for size, count in zip(sizes, shape[2:])])
         stride = kernel
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
-    name = f"nn.SpatialAdaptive{'Max' if is_max else 'Average'}Pooling"
-    return apply_to_images(b, make(name, *_in_lua_order(_per_dimension(rank, shape[2:], for_height=1))), self, shape)
+    name = "nn.SpatialAdaptiveMaxPooling" if is_max else "nn.SpatialAdaptiveAveragePooling"
+    new_sizes = _per_dimension(rank, shape[2:], for_height=1)
+    layer = make(name, *_in_lua_order(new_sizes))
+    return apply_to_images(b, layer, self, shape)
 
 
 @operation(

@@ -189,7 +189,7 @@ def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the program uses the last cells, c, of the LSTM of the current call."""
     calls = b.program.calls
-    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`.
+    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`. No other call has a list of results and a number.
     item_of_cells = [CallRef(b.call.name), 2]
     names = {call.name for call in calls if list(call.args.values())[:2] == item_of_cells}
     arguments = [*tree_leaves([call.args for call in calls]), *b.program.outputs]
