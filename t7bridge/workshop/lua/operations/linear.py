@@ -152,6 +152,10 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
                 else:
                     input = _times_channels(b, input, weight.scale, channels)
                 weight = weight.param
+            # As images, signals get a height: it is between the two dimensions that a transposed matrix exchanges.
+            is_of_signals = len(weight.shape) == 3
+            if is_of_signals and isinstance(weight, Stored) and weight.ref.transposed:
+                weight = b.wire(weight)  # which is transposed when the model runs
             # A layer holds a bias beside a weight; that of outputs that are scaled would be scaled, too.
             is_bias_held = scale_of_outputs is None and is_parameter(bias) and is_parameter(weight)
             result = build(b, input, weight, bias if is_bias_held else None, **options)
