@@ -230,6 +230,7 @@ class TransposedKernel(torch.nn.Module):
         return self.convolve(x, self.weight[None].mT, self.bias)
 
 
+@pytest.mark.slow
 def test_transposed_kernels_of_signals_are_transposed_by_the_model(tmp_path):
     """No layer holds them: the height that a signal gets is between the two dimensions that are exchanged."""
     for convolve, channels in ((torch.conv1d, 3), (torch.conv_transpose1d, 1)):
