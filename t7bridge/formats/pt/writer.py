@@ -225,11 +225,7 @@ class PtWriter(ValueWriter):
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
-            members = []
-            for member in self._zip.members:
-                _root, _, name = member.name.partition("/")
-                members.append((name, member.size, member.crc))
-            self._add(layout.RECORD_MEMBER, record(layout.content_id(members)))
+            self._add(layout.RECORD_MEMBER, record(_content_id(self._zip.members)))
         self._zip.finish()
         self._output.flush()
 
@@ -262,6 +258,15 @@ class LegacyPtWriter(ValueWriter):
             self._output.write(struct.pack("<q", storage.count))
             self._output.append(storage.extent() or storage.chunks())
         self._output.flush()
+
+
+def _content_id(members: list[WrittenMember]) -> str:
+    """Return the hash over the members of the value, `members.content_id`, of members whose CRCs are known."""
+    without_root = []
+    for member in members:
+        _root, _, name = member.name.partition("/")
+        without_root.append((name, member.size, member.crc))
+    return layout.content_id(without_root)
 
 
 def _serialization_id(members: list[WrittenMember]) -> bytes:

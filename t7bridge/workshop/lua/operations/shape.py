@@ -145,12 +145,27 @@ def with_part(
         # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
         # model refuses other sizes.
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
+    return _with_range(b, self, src, dim, begin, end)
+
+
+def _with_range(b: Builder, value: Any, src: Any, dim: int, begin: Any, end: Any) -> Any:
+    """Return a value with other elements in a range of a dimension: what is before it, these, and what is behind it.
+
+    Args:
+        b: the builder.
+        value: the value.
+        src: the new elements, of the shape of the range.
+        dim: the dimension.
+        begin: the first element of the range, 0-based.
+        end: the one behind its last.
+    """
+    extent = value.shape[dim]
     parts = [src]
     if begin != 0:
-        before = b.narrow(self, dim, start=0, count=begin)
+        before = b.narrow(value, dim, start=0, count=begin)
         parts = [before, *parts]
     if end != extent:
-        behind = b.narrow(self, dim, start=end, count=extent - end)
+        behind = b.narrow(value, dim, start=end, count=extent - end)
         parts = [*parts, behind]
     return b.concatenate(parts, dim)
 
@@ -472,17 +487,32 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
     for position, amount in enumerate(padding):
         axis = rank - 1 - position // 2
         is_before = position % 2 == 0
-        extent = value.shape[axis] + amount
         if amount < 0:
-            value = b.narrow(value, axis, start=-amount if is_before else 0, count=extent)
+            count = value.shape[axis] + amount
+            value = b.narrow(value, axis, start=-amount if is_before else 0, count=count)
         elif amount:
-            # nn.Padding pads before a dimension if the amount is negative. Before the number, it takes how many
-            # dimensions there are with this one: all, as the batch is counted.
-            args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
-            if number:
-                args = (*args, rank, number)
-            value = b.emit(make("nn.Padding", *args), value, shape=replace_axis(value.shape, axis, extent))
+            value = _padded_on_one_side(b, value, axis, amount, is_before, number)
     return value
+
+
+def _padded_on_one_side(b: Builder, value: Wire, axis: int, amount: int, is_before: bool, number: float) -> Wire:
+    """Pad a dimension before its elements, or behind them.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension, 0-based.
+        amount: how many elements are added, at least 1.
+        is_before: whether they are before the others.
+        number: the new elements.
+    """
+    # nn.Padding pads before a dimension if the amount is negative.
+    args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
+    if number:
+        # Before the number, it takes how many dimensions there are with this one: all, as the batch is counted.
+        args = (*args, len(value.shape), number)
+    shape = replace_axis(value.shape, axis, value.shape[axis] + amount)
+    return b.emit(make("nn.Padding", *args), value, shape=shape)
 
 
 @operation(
