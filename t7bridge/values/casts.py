@@ -92,10 +92,12 @@ class Casts:
             result = Storage(self.element, storage.count, data, storage.device)
         if storage.base is None:
             return result
+        base = self.storage(storage.base)
+        if not is_cast and base is storage.base:
+            return storage
         if storage.base.element is not storage.element:
             # Two types of elements were one memory, which they cannot be when one of them is cast.
             return evolve(result, base=None, base_offset=0)
-        base = self.storage(storage.base)
         first = storage.base_offset // storage.element.itemsize
         return evolve(result, base=base, base_offset=first * base.element.itemsize)
 
