@@ -602,13 +602,15 @@ class ValueComparer(Comparer):
         """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
         self.tensors += 1
         self._require_equal(path, "type", a.element.name, b.element.name)
+        # Elements smaller than a byte are compared with those of their own type only, by the bytes that hold them.
+        are_comparable = a.element is b.element or PACKED.keys().isdisjoint((a.element.name, b.element.name))
         if a.shape != b.shape:
             self._require_equal(path, "shape", a.shape, b.shape)
-        elif self.elements and a.numel:
+        elif self.elements and a.numel and are_comparable:
             key = (a.shape, _view(a), _view(b))
             if key not in self._views:
                 self._charge(a, b)
-                self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
+                self._views[key] = deviation("", a, b, self.rtol, self.atol)  # the path is that of each occurrence
             difference = self._views[key]
             if difference is not None:
                 self.differences.append(evolve(difference, path=self._path_text(path)))
@@ -651,7 +653,7 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     Args:
         path: their path.
         a: a tensor.
-        b: one of the same shape.
+        b: one of the same shape; if either has elements smaller than a byte, of the same type, too.
         rtol: relative tolerance, as a fraction of the second's element.
         atol: absolute tolerance, added to the relative one.
     """
@@ -664,7 +666,7 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
         a = _each_element_once(a)
         b = _each_element_once(b)
         shape = a.shape
-    if a.element.name in PACKED:  # the bytes are compared that hold several elements each
+    if a.element.name in PACKED:  # bytes are compared, and counted: each holds several elements
         shape = _as_numbers(a).shape
     deviations = _deviations(a, b, rtol, atol)
     if not deviations.count:
@@ -680,14 +682,15 @@ def _deviation_text(deviations: _Deviations, total: int, index: tuple[int, ...])
 
     Args:
         deviations: these elements.
-        total: the number of all elements.
-        index: the place of the largest deviation; empty in a scalar.
+        total: the number of all elements of one of the tensors.
+        index: the place of the largest deviation, 0-based; empty in a scalar.
     """
+    # An infinite distance is that to a NaN or an infinity, and says nothing.
     how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     what = f"{deviations.count} of {total} elements differ, {how}{where}"
     if total == 1:
-        what = f"its element differs, {how}{where}"
+        what = f"its element differs, {how}{where}" if deviations.largest < inf else f"its element differs{where}"
     first, second = deviations.elements
     return f"{what}: {_shown(first)} against {_shown(second)}"
 
