@@ -91,7 +91,8 @@ def _after_conversion(options: argparse.Namespace, report: Report) -> str:
         command = f"t7bridge module {shlex.join(operands)} -o {folder}"
         return f"{report.target} has weights only; a module to run them: {command}"
     if report.target_format == "t7":
-        return f"in Lua: value = torch.load('{report.target}')"
+        path = report.target.replace("\\", "\\\\").replace("'", "\\'")
+        return f"in Lua: value = torch.load('{path}')"
     return ""
 
 
