@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    is_writer = bool(arguments) and arguments[0] in _WRITERS
-    with standard_streams(optional=is_writer), _signals(), _warnings():
+    writes_files = bool(arguments) and arguments[0] in _WRITERS
+    with standard_streams(optional=writes_files), _signals(), _warnings():
         return _guarded(arguments)
 
 

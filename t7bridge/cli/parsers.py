@@ -41,18 +41,20 @@ def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
 
 
 def typed_options(verb: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line as they were typed, by their names in Python: `--as` for `mode`.
+    """Return how to spell each option of a verb, by its name in Python: `--as` for `mode`.
+
+    It is the spelling that was typed, or else the last one, which is the long one.
 
     Args:
         verb: the verb.
-        arguments: what follows it.
+        arguments: what was typed behind it.
     """
     typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
     spellings: dict[str, str] = {}
     for name, item in options_of(class_of(verb)).items():
         if item.is_operand:
             continue
-        # One of which only the first letters were typed is named in full.
+        # One of which argparse took the first letters is named in full, too.
         spellings[name] = next((spelling for spelling in item.spellings() if spelling in typed), item.spellings()[-1])
     return spellings
 
@@ -73,8 +75,8 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     for item in options_of(request).values():
         if item.group not in groups:
             groups[item.group] = parser.add_argument_group(item.group)
-        scope = item.scope()
-        # The heading of its group says it already.
+        scope = item.scope()  # `to .pt`, say; empty for an option of all formats
+        # The heading `.pt output` of a group says it already.
         is_in_heading = item.group == f"{scope.removeprefix('to ')} output"
         text = f"{item.help}; {scope}" if scope and not is_in_heading else item.help
         _add_argument(groups[item.group], item._replace(help=text))

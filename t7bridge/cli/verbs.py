@@ -297,7 +297,8 @@ _MOST_RUN = 6
 def _recognize(options: argparse.Namespace, result: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the next command.
 
-    If none has, or the layers are recurrent, the next command writes a module for them.
+    If none has, the next command writes a module for the model. So it does if the layers are recurrent: libraries have
+    no such models, but what kind of layers they are is a result.
 
     Args:
         options: of `match`.
@@ -310,7 +311,6 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         hint = ""
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
-        # Libraries have no recurrent models: what such a model is, is all that was to be found.
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
@@ -461,12 +461,13 @@ def prove(options: argparse.Namespace) -> int:
     if options.expect and inputs != outputs:
         raise ModelError("each input needs an expected output", expected=f"{inputs}", found=f"{outputs}")
     pairs = list(zip(options.input, options.expect))
-    against = options.recording or pairs or options.other
+    against = options.recording or pairs or options.other  # otherwise, what Lua recorded in the model
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
-    hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
     is_checked = bool(proof.summary()["checked"])
-    is_hinted = not (against or is_checked)
-    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_hinted else "")
+    hint = ""
+    if not (against or is_checked):
+        hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint)
     if not (is_checked or proof.exit_code):
         return NOT_PROVED
     return proof.exit_code

@@ -485,7 +485,7 @@ class _Web(Server):
         """Return an answer, a context manager that ends it: to a request for a range, or for the whole.
 
         Args:
-            start: of the first byte, 0-based.
+            start: of the first byte, 0-based; given with `end` only.
             end: behind the last one; `None` for the whole file.
             method: of HTTP.
 

@@ -199,7 +199,7 @@ class Output:
             self._transfers.wait()
 
     def put(self, position: int, data: bytes | memoryview) -> None:
-        """Replace bytes written before, when :meth:`copy` left its `done` for later.
+        """Write bytes at a place of what was written before: a checksum, say, that the `done` of :meth:`copy` brings.
 
         Args:
             position: of the first, 0-based.
@@ -343,11 +343,11 @@ class FileOutput(Output):
                 os.fsync(self._file.fileno())
             self._file.close()
             self._take_name()
-        except TargetExistsError:
+        except TargetExistsError:  # an OSError, too
             raise
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        self._remove.detach()
+        self._remove.detach()  # there is no temporary file any more
         if self._sync:
             with contextlib.suppress(OSError):  # not every file system can
                 flush(os.path.dirname(self.path) or os.curdir)
@@ -381,7 +381,7 @@ class FileOutput(Output):
         """
         if self._transfers is not None:
             self._transfers.stop()
-            self._transfers = Transfers(self._file.fileno(), self.path)
+            self._transfers = Transfers(self._file.fileno(), self.path)  # one that was stopped takes no more
         self._pending.clear()
         self._bytes_flushed = 0
         try:
@@ -389,7 +389,7 @@ class FileOutput(Output):
             self._file.truncate()
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        self._blocks = Blocks(self._file.fileno())
+        self._blocks = Blocks(self._file.fileno())  # those that were allocated are gone
 
     def discard(self) -> None:
         """Remove the temporary file."""

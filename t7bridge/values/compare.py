@@ -206,8 +206,9 @@ class Comparer:
     def _compared_before(self, a: Any, b: Any) -> bool:
         """Return whether two values without identity were compared with each other before, and note that they are now.
 
-        A new pair of values that were both compared with others is charged to the budget: there may be as many pairs
-        as the product of the numbers of values.
+        The first pair of each value of the first file is in `_compared_first`, the few others in `_further_pairs`. Of
+        these, one whose second value was compared, too, is charged to the budget: there may be as many of them as the
+        product of the numbers of values.
         """
         first_id = id(a)
         second_id = id(b)
@@ -218,7 +219,7 @@ class Comparer:
         else:
             self._further_pairs.add((first_id, second_id))
             if second_id in self._compared_second:
-                self._budget.spend(2 * (1 + _length(a)))  # for both values, which are as long or differ at once
+                self._budget.spend(2 * (1 + _length(a)))  # twice: `b` is as long, or differs at once
         self._compared_second.add(second_id)
         return False
 
@@ -295,15 +296,15 @@ class Comparer:
         # The same scalar keys in the same order, as most have.
         if len(a) == len(b) and all(_same_key(key, other_key) for (key, _), (other_key, _) in zip(a, b)):
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
-        first, first_objects = _by_text(a)
-        second, second_objects = _by_text(b)
-        self._note_missing(path, first, second, only="first", side="second")
-        self._note_missing(path, second, first, only="second", side="first")
+        first_scalars, first_objects = _by_text(a)
+        second_scalars, second_objects = _by_text(b)
+        self._note_missing(path, first_scalars, second_scalars, only="first", side="second")
+        self._note_missing(path, second_scalars, first_scalars, only="second", side="first")
         self._require_equal(path, "number of keys that are objects", len(first_objects), len(second_objects))
         pairs: list[tuple[Any, Value, Value]] = []
-        for text, (key, value) in first.items():
-            if text in second:
-                _, other = second[text]
+        for text, (key, value) in first_scalars.items():
+            if text in second_scalars:
+                _, other = second_scalars[text]
                 pairs.append((key, value, other))
         for (key, value), (other_key, other) in zip(first_objects, second_objects):
             pairs.append((KeyStep(key), key, other_key))
@@ -546,8 +547,9 @@ class RowComparer(Comparer):
             return ()
         if not same_bytes(rows(a), rows(b)):
             difference = difference_of(self._path_text(path), a, b)
-            # Text has one NaN only: equal numbers with other bits are no difference then.
-            if isinstance(difference, TensorDifference) or not self.text:
+            are_equal_numbers = not isinstance(difference, TensorDifference)
+            # Text has one NaN only: that the bits are others is no difference then.
+            if not (are_equal_numbers and self.text):
                 self.differences.append(difference)
         return ()
 
@@ -626,7 +628,8 @@ class ValueComparer(Comparer):
                 # Each storage adds its free comparisons to the budget.
                 self._storages_with_allowance.add(id(storage))
                 self._budget.steps_left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
-            elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
+            # `deviation` compares no more: of a view that repeats elements more often, it compares each once.
+            elements = min(tensor.numel, 2 * storage.count)
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
@@ -755,7 +758,11 @@ def _each_element_once(tensor: Tensor) -> Tensor:
 
 
 def _as_numbers(tensor: Tensor) -> Tensor:
-    """Return a tensor whose elements numpy has as numbers; of types smaller than a byte, the bytes that hold them."""
+    """Return a tensor whose elements numpy has as numbers.
+
+    Of a type smaller than a byte, they are the bytes with its elements, in one dimension: those of a contiguous tensor,
+    from its offset on.
+    """
     storage = tensor.storage
     if storage is None:
         return tensor

@@ -403,7 +403,7 @@ class _PythonDescriber(_Describer):
 
 
 def _numpy_scalar(value: NumpyScalar) -> Node:
-    """Describe a numpy scalar: float64 is a Python float, a string a Python string, the rest neither."""
+    """Describe a numpy scalar: a float64 is a Python float, text and bytes are Python's; of others, the type alone."""
     code, data = value.dtype.code, value.data
     if isinstance(data, bytes):  # of a damaged file it may be anything
         # numpy strips zero bytes from the ends of strings, as here.

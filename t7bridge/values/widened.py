@@ -198,10 +198,10 @@ def _same_bytes(storage: Storage, element: ElementType) -> Storage:
     count = storage.nbytes // element.itemsize
     data = storage.data
     is_complex32 = "complex32" in (storage.element.name, element.name)
-    # The words of a file in big order are reversed as they are read: those of a complex32, which is read as an integer
-    # of 4 bytes, and those of its halves are not the same.
-    has_other_words = is_complex32 and isinstance(data, Span) and data.order == "big"
-    if isinstance(data, Span) and not has_other_words:
+    # The bytes of a file in big order are reversed as they are read: 4 by 4 for a complex32, which is read as one
+    # integer, 2 by 2 for its halves.
+    reverses_other_words = is_complex32 and isinstance(data, Span) and data.order == "big"
+    if isinstance(data, Span) and not reverses_other_words:
         return Storage(element, count, evolve(data, width=element.itemsize), storage.device)
     convert: Callable[[np.ndarray], np.ndarray] = partial(_viewed_as, element.code)
     if is_complex32:
@@ -461,13 +461,17 @@ def _with_type_of_mixed(number: Any) -> Any:
 
 
 def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
-    """Return a quantized or sparse tensor as plain tensors and numbers by name."""
+    """Return a quantized or sparse tensor as plain tensors, numbers and words by name.
+
+    A plain tensor cannot be a view of elements smaller than a byte: of these, "values" is the whole storage, as units
+    of bytes, and the view is beside it.
+    """
     if isinstance(value, SparseTensor):
         return {name: getattr(value, name) for name in ("layout", "indices", "plain_indices", "values", "size")}
     tensor = value.tensor
     parts = {"values": tensor, "scale": value.scale, "zero_point": value.zero_point, "scheme": value.scheme}
     if tensor.element.name in PACKED and tensor.storage is not None:
-        # Bytes that hold several numbers each: the sizes are those of the numbers.
+        # In numbers, of which a unit of the storage has several.
         parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
         parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
     if value.axis is not None:

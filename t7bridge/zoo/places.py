@@ -514,7 +514,10 @@ class Folder:
                 raise WriteError(f"the folder cannot be created: {error.strerror}", file=place) from error
 
     def files(self, output: str) -> dict[str, int]:
-        """Return the size of each file of an existing output, by its path or URL; empty if there is none."""
+        """Return the size of each file of an output of an earlier run, by its path or URL; empty if there is none.
+
+        It is a file, or a folder without folders in it.
+        """
         if self.was_empty:
             return {}  # all that is there now is of this run
         path = join(self.place, output)

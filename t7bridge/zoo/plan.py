@@ -152,6 +152,8 @@ def _matches(name: str, pattern: str) -> bool:
 def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
 
+    Two may get one name: `Journal.list_inputs` refuses that.
+
     Args:
         roots: each folder, pattern or archive, with its files.
         singles: the files that were named individually; remote ones have names already.
