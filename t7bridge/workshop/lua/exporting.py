@@ -374,21 +374,46 @@ def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) 
         is_ours: whether it was exported here, and not by the user, who may have stated ranges.
     """
     sizes = Sizes()
-    sizes_of_extents = _sizes_of_open_extents(exported, inputs)
-    if not sizes_of_extents:  # no size is open
+    environment = environment_of(exported)
+    if environment is None:
         return sizes
     # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
-    for extent, size in sizes_of_extents:
+    for extent, size in _sizes_of_open_extents(exported, inputs):
         if extent.node.expr.is_Symbol and size is not None:
             sizes.example.setdefault(extent.node.expr, int(size))
-    first_extent, _ = sizes_of_extents[0]
-    environment: Any = first_extent.node.shape_env  # PyTorch's `ShapeEnv`, which all extents have in common
     for symbol, size in _sizes_in_trace(environment).items():
         sizes.example.setdefault(symbol, int(size))
-    sizes.conditions += _conditions(environment)
-    if not is_ours:  # ours are exported without ranges
-        sizes.conditions += _stated_ranges(exported, sizes)
+    sizes.conditions += conditions_of(exported, environment, sizes, is_ours)
     return sizes
+
+
+def environment_of(exported: ExportedProgram) -> Any:
+    """Return PyTorch's `ShapeEnv`, which all open extents of a program's inputs have in common; `None` if none is open.
+
+    A decomposition of the program may fix extents, and add conditions to the environment.
+    """
+    for value in inputs_of(exported):
+        if not is_tensor(value):
+            continue
+        for extent in value.shape:
+            if _is_open(extent):
+                return extent.node.shape_env
+    return None
+
+
+def conditions_of(exported: ExportedProgram, environment: Any, sizes: Sizes, is_ours: bool) -> list[Any]:
+    """Return the conditions of the source of a program, as relations of symbols.
+
+    Args:
+        exported: the program.
+        environment: see `environment_of`.
+        sizes: has the symbols in its `example`.
+        is_ours: see `sizes_of`.
+    """
+    conditions = _conditions(environment)
+    if not is_ours:  # ours are exported without ranges
+        conditions += _stated_ranges(exported, sizes)
+    return conditions
 
 
 def _sizes_of_open_extents(exported: ExportedProgram, inputs: tuple[Any, ...]) -> list[tuple[Any, Any]]:

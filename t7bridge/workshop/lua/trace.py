@@ -19,8 +19,10 @@ from ...data import define
 from .exporting import (
     Freedom,
     check_program_inputs,
+    conditions_of,
     copy_for_evaluation,
     copy_program,
+    environment_of,
     export_module,
     has_fixed_examples,
     open_sizes,
@@ -231,14 +233,16 @@ def _program_of(
     program = Program()
     # Before anything is read: shapes become `Extent`s of these symbols.
     program.sizes.example.update(sizes_of(exported, inputs, is_ours).example)
+    environment = environment_of(exported)
     # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     keys = _add_state(program, state)
     parameters = _add_module(program, exported, module, keys)
     _add_inputs(program, exported, keys, parameters)
     _add_calls(program, exported, operations)
-    # After the calls, whose decompositions may add conditions.
-    program.sizes.conditions += sizes_of(exported, inputs, is_ours).conditions
+    # After the calls, whose decompositions may add conditions, and even fix all extents.
+    if environment is not None:
+        program.sizes.conditions += conditions_of(exported, environment, program.sizes, is_ours)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
     used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
     program.notes += notes_on_gradients(program.modules, used_parameters)

@@ -77,7 +77,8 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
     Raises:
         RefusedError: the fields contradict one another.
     """
-    if not isinstance(output, Tensor) or output.numel > _MOST_ELEMENTS:  # a list is of several outputs
+    # A list is of several outputs; a tensor without dimensions is of none of these layers.
+    if not isinstance(output, Tensor) or not output.ndim or output.numel > _MOST_ELEMENTS:
         return None
     facts = in_lua_of(layer.obj)
     if facts.first_row is not None and is_intact:  # a lookup table

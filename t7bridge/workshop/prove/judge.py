@@ -463,7 +463,7 @@ class Judge:
                 region_of_view, _, _ = view
                 if overlap(region_of_view, region):
                     del node_outputs[view]
-        # An output that is a view of the input is not in `writes`: from now on it is of this run, whatever computed it.
+        # A view of the input is not in `writes`, but this run's output from now on: what a run before computed is not.
         for tensor in tensors:
             self._node_outputs.get(id(tensor.storage), {}).pop(view_of(tensor), None)
 

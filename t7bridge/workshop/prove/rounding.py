@@ -204,10 +204,22 @@ def measure(
         return Deviation("infinite or not a number on one side")
     # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
-    error = in_file - torch.where(are_finite, here, 0.0)
+    here = torch.where(are_finite, here, 0.0)
+    return _deviation(in_file, in_file - here, joined(expected), factor)
+
+
+def _deviation(in_file: torch.Tensor, error: torch.Tensor, expected: torch.Tensor, factor: float) -> Deviation:
+    """Return the numbers of a comparison, of finite elements.
+
+    Args:
+        in_file: what Lua computed.
+        error: how far it is from what was computed here.
+        expected: see `measure`.
+        factor: see `measure`.
+    """
     max_abs = _largest(error)
     max_rel = _ratio(max_abs, _largest(in_file))
-    excess = _largest(error / joined(expected)) / (HEADROOM * factor)
+    excess = _largest(error / expected) / (HEADROOM * factor)
     is_close = bool((error.abs() <= ATOL + RTOL * in_file.abs()).all())
     return Deviation(max_abs=max_abs, max_rel=max_rel, excess=excess, is_close=is_close)
 

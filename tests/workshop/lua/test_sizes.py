@@ -249,3 +249,21 @@ def test_a_parameter_is_repeated_to_its_own_extents_only(tmp_path: Path) -> None
     assert any("2 x 4;" in note.message for note in report.notes)
     x = torch.randn(2, 4)
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), module(x))
+
+
+class Rolled(nn.Module):
+    """Rolls all elements, for which PyTorch decomposes the operation for one number of them."""
+
+    def forward(self, x):
+        return x.reshape(-1).roll(1, 0)
+
+
+def test_a_decomposition_may_fix_the_last_open_size(tmp_path: Path) -> None:
+    """The size is then stated and refused otherwise, though no extent of the exported program is open any more."""
+    report = t7bridge.save_module(Rolled(), tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    assert any("3 x 4;" in note.message for note in report.notes)
+    x = torch.randn(3, 4)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model(x), Rolled()(x))
+    with pytest.raises(RuntimeError, match="size"):
+        model(torch.randn(5, 4))

@@ -367,3 +367,10 @@ def test_infinities_have_a_sign(computed: float):
     deviation = measure(recorded, [torch.tensor([computed, 1.0], dtype=torch.float64)], expected)
     assert deviation.is_within_limit == (computed > 0)
     assert bool(deviation.reason) == (computed < 0)
+
+
+def test_an_output_without_dimensions():
+    """Of a linear layer that returned one number, nobody knows the input."""
+    model, _ = two_layers(backward=False)
+    model.modules[1]["output"] = Tensor.from_numpy(np.float64(2))
+    assert t7bridge.prove(model).layers[0].verdict == "not recorded"
