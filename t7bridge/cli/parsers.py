@@ -206,23 +206,31 @@ class _SetLimit(argparse.Action):
         Raises:
             argparse.ArgumentError: there is no such limit, or no whole number after it.
         """
-        names = Limits._fields
         if text == "help":
-            width = max(map(len, names))
-            for name in names:
-                print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
+            _print_limits()
             raise SystemExit(0)
-        name, _, value = text.rpartition("=")  # without `=`, all is the value
         if text.isdecimal() and hasattr(namespace, "max_files"):
             # What `zoo` called its number of files in earlier releases.
             print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
             namespace.max_files = int(text)
-        elif (name or value) not in names:
-            raise argparse.ArgumentError(self, f"unknown limit {name or value!r}; the limits are {', '.join(names)}")
-        elif not name or not value.isdecimal():
-            raise argparse.ArgumentError(self, f"{name or value} needs a whole number: {name or value}=1000000")
-        else:
-            namespace.limits = namespace.limits._replace(**{name: int(value)})
+            return
+        name, _, number = text.rpartition("=")
+        if not name:  # all is the name
+            name = number
+            number = ""
+        if name not in Limits._fields:
+            names = ", ".join(Limits._fields)
+            raise argparse.ArgumentError(self, f"unknown limit {name!r}; the limits are {names}")
+        if not number.isdecimal():
+            raise argparse.ArgumentError(self, f"{name} needs a whole number: {name}=1000000")
+        namespace.limits = namespace.limits._replace(**{name: int(number)})
+
+
+def _print_limits() -> None:
+    """Print the names of the resource limits, with their defaults."""
+    width = max(map(len, Limits._fields))
+    for name in Limits._fields:
+        print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -374,21 +374,24 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     from ..workshop.prove import try_proof
 
     sides = result.source_side, result.target_side
-    factories = [str(side.factory) for side in sides if side.factory is not None]
     lua_modules = [side.module for side in sides if side.module is not None]
-    are_both_lua = len(lua_modules) == 2
-    factory = options.factory or (factories[0] if factories else None)
+    if not lua_modules:  # only those can be run here
+        return None
+    factories = [str(side.factory) for side in sides if side.factory is not None]
     is_requested = options.prove or (bool(factories) and not options.no_run)
-    # A Lua module runs against another, or against what a factory makes.
-    if is_requested and lua_modules and (are_both_lua or factory):
+    # A Lua module runs against another, or else against what a factory makes.
+    are_both_lua = len(lua_modules) == 2
+    factory = None
+    if not are_both_lua:
+        factory = options.factory or next(iter(factories), None)
+    if is_requested and (are_both_lua or factory):
         module, other = result.lua_model_and_other(options.partial)
-        if are_both_lua:
-            factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
         return proof
-    if options.prove and lua_modules:  # the one side at least, with what Lua recorded in it
-        result.report.notes.append(try_proof(lua_modules[0], limits=options.limits).note())
+    if options.prove:  # there is only what Lua recorded in the module to compare it with
+        (lua_module,) = lua_modules
+        result.report.notes.append(try_proof(lua_module, limits=options.limits).note())
     return None
 
 

@@ -94,22 +94,23 @@ class _Describer:
     def whole(self, node: Any) -> Any:
         """Return a node with all values in it described; the node itself is changed."""
         root = [node]
-        # Dicts and lists with a key or index in them, the next one last; `None` where a value is to be closed.
+        # The places of nodes to go through, the next one last: a dict or list, and a key or index in it. `None` below
+        # those in a value stands for its end, where it is to be closed.
         stack: list[tuple[Any, Any] | None] = [(root, 0)]
         while stack:
-            entry = stack.pop()
-            if entry is None:
+            place = stack.pop()
+            if place is None:
                 self.close()
                 continue
-            container, place = entry
-            inner = container[place]
+            container, key = place
+            inner = container[key]
             if type(inner) is _Undescribed:
                 inner, closes = self.begin(inner.value)
-                container[place] = inner
+                container[key] = inner
                 if closes:
                     stack.append(None)
-            places = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
-            stack += [(inner, place) for place in places if isinstance(inner[place], _UNFINISHED)]
+            keys = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
+            stack += [(inner, key) for key in keys if isinstance(inner[key], _UNFINISHED)]
         return root[0]
 
     def text(self, node: Any) -> list[str]:

@@ -417,15 +417,14 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
         T7BridgeError: there is none, or they cannot be listed.
     """
     system, path = connect(place)
-    is_file = False
+    # In the address of a web page `?` and `*` are no wildcards.
+    wildcard = None if protocol_of(place) in ("http", "https") else _wildcard_at(path)
     with errors_of(place, "listed"):
-        wildcard = _wildcard_at(path)
-        # In the address of a web page `?` and `*` are no wildcards.
-        if wildcard is not None and protocol_of(place) not in ("http", "https"):
+        is_file = wildcard is None and _is_file(system, path)
+        if wildcard is not None:
             listing = system.glob(path, detail=True)
             start, _, _ = path[:wildcard].rpartition("/")
-        elif _is_file(system, path):
-            is_file = True
+        elif is_file:
             listing = {path: system.info(path)}
             start, _, _ = path.rstrip("/").rpartition("/")
         else:
