@@ -87,7 +87,7 @@ def _after_conversion(options: argparse.Namespace, report: Report) -> str:
         operands = [report.source]
         if options.at:
             operands += ["--at", options.at]
-        folder = shlex.quote(os.path.splitext(report.target)[0])
+        folder = shlex.quote(_module_folder(report.target))
         command = f"t7bridge module {shlex.join(operands)} -o {folder}"
         return f"{report.target} has weights only; a module to run them: {command}"
     if report.target_format == "t7":
@@ -176,7 +176,8 @@ def inspect(options: argparse.Namespace) -> int:
 
         source = shlex.quote(options.source)
         stem = shlex.quote(os.path.splitext(summary.file)[0])
-        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {stem}")
+        folder = shlex.quote(_module_folder(summary.file))
+        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {folder}")
     return DONE
 
 
@@ -332,8 +333,13 @@ def _module_command(options: argparse.Namespace) -> str:
     command = ["t7bridge", "module", options.source]
     if options.at:
         command += ["--at", options.at]
-    folder, _ = os.path.splitext(os.path.basename(options.source))
-    return shlex.join([*command, "-o", folder])
+    return shlex.join([*command, "-o", _module_folder(os.path.basename(options.source))])
+
+
+def _module_folder(path: str) -> str:
+    """Return a name for the folder of a module beside a file: the file's without its suffix, which may have none."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix else f"{path}-module"
 
 
 def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
@@ -346,9 +352,9 @@ def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[Kno
     Returns:
         The match of the best, and the models: the proven one first, then those with fewer differences.
     """
-    # Ranks are ordered: whether a layer has the weights of another, then the number of differences.
+    # Ranks are ordered, the best first: whether a layer has the weights of another, then the number of differences.
     proven = (False, 0)
-    not_run = (True, len(result.models))
+    not_run = (True, len(result.models))  # behind all in which no layer has those of another
     rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
     is_decided = False
     for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
