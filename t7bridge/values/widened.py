@@ -253,17 +253,7 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     Raises:
         RecordError: an element is not one of the narrower type.
     """
-    narrow: np.ndarray
-    if name == "bfloat16":
-        narrow = (array.view("u4") >> 16).astype("u2")
-    elif name in _FLOAT8:
-        bits = array.view("u4")
-        nans = np.isnan(array)
-        upper_bits = bits >> 20
-        narrow = _float8_of_upper_bits(name)[upper_bits]
-        narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
-    else:
-        narrow = array.astype(code)
+    narrow = _converted_to_narrower(name, code, array)
     if name == "uint64":
         is_same = array >= 0  # a negative int64 would wrap around, and back to itself
     else:
@@ -275,6 +265,23 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
         number = array[~is_same].tolist()[0]
         raise RecordError(f"{number} is not a number of type {name}, which is recorded for it")
     return narrow
+
+
+def _converted_to_narrower(name: str, code: str, array: np.ndarray) -> np.ndarray:
+    """Convert elements to a narrower type; an element that this type does not have becomes any other.
+
+    Args: as of `_narrower_elements`.
+    """
+    if name == "bfloat16":  # the upper half of a float32
+        return (array.view("u4") >> 16).astype("u2")
+    if name not in _FLOAT8:
+        return array.astype(code)
+    bits = array.view("u4")
+    upper_bits = bits >> 20
+    patterns: np.ndarray = _float8_of_upper_bits(name)[upper_bits]
+    are_nans = np.isnan(array)
+    patterns[are_nans] = bits[are_nans] & 0xFF  # `_float8_table` keeps the pattern there
+    return patterns
 
 
 @lru_cache

@@ -282,12 +282,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     output_path = real(output) if output else ""
     path = local_path(source)
     if path is None:
-        records, is_file = _list_remote(source)
-        if output:
-            records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
-        # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
-        container = source.split("::")[-1].rstrip("/")
-        return Listing(container.rpartition("/")[2], records, is_file)
+        return _listing_of_url(source, output_path)
     absolute_path = os.path.abspath(path)
     start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
@@ -299,6 +294,16 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
     return Listing(name, _matching(path, start, output_path, left_out))
+
+
+def _listing_of_url(source: str, output_path: str) -> Listing:
+    """Return the files at a URL, but for those in the output folder, whose URL is `output_path`; empty for none."""
+    records, is_file = _list_remote(source)
+    if output_path:
+        records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
+    # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
+    container = source.split("::")[-1].rstrip("/")
+    return Listing(container.rpartition("/")[2], records, is_file)
 
 
 def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
