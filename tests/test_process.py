@@ -125,6 +125,16 @@ def test_nul_in_python() -> None:
         t7bridge.convert(ABS, "x\0.pt")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has such names")
+def test_lone_surrogate_in_python(tmp_path) -> None:
+    """A character that the system's encoding lacks is not called NUL; an output with it is an error at once."""
+    with pytest.raises(T7BridgeError, match="cannot be read: its name holds a character that utf-8 lacks"):
+        t7bridge.load("a\ud800b")
+    with pytest.raises(T7BridgeError, match="cannot be written: its name holds a character that utf-8 lacks"):
+        t7bridge.convert(ABS, tmp_path / "x\ud800.pt")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only the superuser gives files away")
 def test_owner_of_a_replaced_file(tmp_path, monkeypatch) -> None:
     """A file that is replaced keeps its owner and mode; where the system does not allow that, setuid goes."""

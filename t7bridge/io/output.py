@@ -24,7 +24,7 @@ from .copy import (
     unwritable,
     write_at,
 )
-from .platform import BINARY, CAN_RESERVE, copy_owner, flush, link
+from .platform import BINARY, CAN_RESERVE, copy_owner, flush, link, name_fault
 from .source import PathLike, check_inputs, check_target, is_address
 
 _FLUSH_BYTES = 1 << 18
@@ -274,8 +274,9 @@ class FileOutput(Output):
 
     def __init__(self, path: PathLike, *, force: bool = False, sync: bool = False) -> None:
         name = local_target(path)
-        if "\0" in name:
-            raise WriteError("cannot be written: its name holds a NUL character", file=name)
+        fault = name_fault(name)
+        if fault:
+            raise WriteError(f"cannot be written: {fault}", file=name)
         self.path = os.path.realpath(name) if os.path.islink(name) else name
         self._force = force
         replaced = check_replaceable(self.path, force)

@@ -61,6 +61,17 @@ def _at(fd: int, position: int) -> Iterator[None]:
             os.lseek(fd, before, os.SEEK_SET)
 
 
+def name_fault(name: str) -> str:
+    """Return why no file can have a name, as no system call takes it; empty for one that a file can have."""
+    if "\0" in name:
+        return "its name holds a NUL character"
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # a lone surrogate, say
+        return f"its name holds a character that {sys.getfilesystemencoding()} lacks"
+    return ""
+
+
 def link(file: str, name: str) -> None:
     """Give a file another name besides its own (a hard link).
 

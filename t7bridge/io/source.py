@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..data import pattern
 from ..errors import MissingFileError, T7BridgeError, TargetExistsError, TruncatedError
-from .platform import READING, pread, pread_into
+from .platform import READING, name_fault, pread, pread_into
 
 if TYPE_CHECKING:
     import mmap
@@ -119,7 +119,7 @@ class ByteSource:
         except OSError as error:
             raise T7BridgeError(f"cannot be read: {error.strerror}", file=name) from error
         except ValueError as error:  # of Python's own check
-            raise T7BridgeError("cannot be read: its name holds a NUL character", file=name) from error
+            raise T7BridgeError(f"cannot be read: {name_fault(name)}", file=name) from error
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)

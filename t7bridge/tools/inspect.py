@@ -332,37 +332,65 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
     """
     if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
         value = value[0]
-    lines: list[tuple[str, str]] = []
-    hidden = 0
-    opened: set[int] = set()
-    """The ids of values whose entries were listed: another place of one has a line only."""
+    content = _ContentOutside(skip_tensors)
     stack = [(Path(None, Step(path), value), 0)]
     while stack:
         visit, depth = stack.pop()
-        item = visit.value
-        is_tensor = isinstance(item, (Tensor, Storage))
-        if _is_model(item) or (skip_tensors and is_tensor):
-            continue
-        inside: list[tuple[str, Value]] = []
-        if not is_tensor and id(item) not in opened:
-            inside = list(islice(_entries(item), _MOST_ENTRIES))
-        if isinstance(item, _WITH_ENTRIES):
-            opened.add(id(item))
-        if inside and _has_lines_of_entries(item, inside, depth):
+        # Reversed, as the stack returns the last first.
+        for step, part in reversed(content.add(visit, depth)):
+            stack.append((Path(visit, Step(step), part), depth + 1))
+    return content.lines, content.hidden
+
+
+class _ContentOutside:
+    """The content outside of models, as it is met.
+
+    Args:
+        skip_tensors: whether tensors are in the table of layers.
+    """
+
+    def __init__(self, skip_tensors: bool) -> None:
+        self.lines: list[tuple[str, str]] = []
+        """Path and text of each."""
+        self.hidden = 0
+        """The number of entries without a line."""
+        self._skip_tensors = skip_tensors
+        self._opened: set[int] = set()
+        """The ids of values whose entries were returned: another place of one has a line only."""
+
+    def add(self, visit: Path, depth: int) -> list[tuple[str, Value]]:
+        """Add the line of a value, or count it as hidden; return its entries that get lines of their own, by steps.
+
+        Args:
+            visit: the path of the value, with it.
+            depth: levels around it.
+        """
+        value = visit.value
+        if _is_model(value) or (self._skip_tensors and isinstance(value, (Tensor, Storage))):
+            return []
+        inside = self._new_entries(value)
+        entries_with_lines: list[tuple[str, Value]] = []
+        if inside and _has_lines_of_entries(value, inside, depth):
             is_root = depth == 0
-            if skip_tensors and not is_root and _is_in_layers(inside):
-                continue  # nothing of it is outside of the models
-            # Reversed, as the stack returns the last first.
-            for step, part in reversed(inside[:_MOST_OPENED]):
-                stack.append((Path(visit, Step(step), part), depth + 1))
-            hidden += max(_entry_count(item) - _MOST_OPENED, 0)
+            if self._skip_tensors and not is_root and _is_in_layers(inside):
+                return []  # nothing of it is outside of the models
+            entries_with_lines = inside[:_MOST_OPENED]
+            self.hidden += max(_entry_count(value) - _MOST_OPENED, 0)
             if is_root:  # of the root the entries alone
-                continue
-        if len(lines) < MOST_OTHERS:
-            lines.append((visit.text(), _described(item, inside)))
+                return entries_with_lines
+        if len(self.lines) < MOST_OTHERS:
+            self.lines.append((visit.text(), _described(value, inside)))
         else:
-            hidden += 1
-    return lines, hidden
+            self.hidden += 1
+        return entries_with_lines
+
+    def _new_entries(self, value: Value) -> list[tuple[str, Value]]:
+        """Return the first entries of a value, by steps; none of a tensor, and of any value at its first place only."""
+        if isinstance(value, (Tensor, Storage)) or id(value) in self._opened:
+            return []
+        if isinstance(value, _WITH_ENTRIES):
+            self._opened.add(id(value))
+        return list(islice(_entries(value), _MOST_ENTRIES))
 
 
 def _is_in_layers(inside: list[tuple[str, Value]]) -> bool:

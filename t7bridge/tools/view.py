@@ -27,7 +27,7 @@ _MOST_NAMED = 4
 MOST = 400
 """Maximum number of blocks shown, if containers can be closed."""
 _MOST_OF_ROOT = 10 * MOST
-"""Maximum number of blocks of the root itself, which is opened even if there is no room."""
+"""Maximum number of blocks of the root itself, which is opened even if they are more than `MOST`."""
 _MOST_LEVELS = 40
 """Levels of containers that may be open."""
 _MOST_BLOCKS_OF_BRANCHES = 10
@@ -370,8 +370,8 @@ def _name_of(block: Block) -> str:
 def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[int]:
     """Return the containers whose content is shown, by id: level by level, as long as there is room for a whole level.
 
-    Small branches open together with their container, so that skips are visible. Recognized cells stay closed, but the
-    root, which is opened even if there is no room.
+    Small branches open together with their container, so that skips are visible. Recognized cells stay closed, but for
+    the root, which may have up to `_MOST_OF_ROOT` blocks whatever `most` is.
 
     Args:
         root: the block that contains all.

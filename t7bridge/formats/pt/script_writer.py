@@ -156,6 +156,18 @@ def _of_module(module: _Module, _: Naming) -> Reduction:
 FORMS[_Module] = _of_module
 
 
+def _steps_of_module(path: str, is_repeated: bool) -> int:
+    """Return the work that is charged for a module made of a dictionary: nothing, but for what can grow without end.
+
+    Args:
+        path: of the dictionary, which grows with the depth.
+        is_repeated: whether the dictionary was met before: a shared one is written as several modules, and one that
+            contains itself would be without end.
+    """
+    steps = len(path) // BYTES_PER_STEP
+    return steps + _STEPS_PER_MODULE if is_repeated else steps
+
+
 class ScriptWriter(PtWriter):
     """Writes named tensors as an archive for `torch.jit.load` and for C++.
 
@@ -226,12 +238,7 @@ class ScriptWriter(PtWriter):
         stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
         while stack:
             module, content, path, depth = stack.pop()
-            # Paths grow with the depth, so that they are charged. So are dictionaries met before, each time: a shared
-            # one is written as several modules, and one that contains itself would be without end.
-            steps = len(path) // BYTES_PER_STEP
-            if id(content) in visited:
-                steps += _STEPS_PER_MODULE
-            budget.spend(steps, path)
+            budget.spend(_steps_of_module(path, is_repeated=id(content) in visited), path)
             visited.add(id(content))
             if not isinstance(content, Mapping):
                 raise UnsupportedError(
