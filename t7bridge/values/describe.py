@@ -383,10 +383,6 @@ class _PythonDescriber(_Describer):
         if not value.size and not value.is_scalar:
             # Lua's empty tensor has no dimension; in PyTorch it has one, of extent 0.
             stride = (1,)
-        # A storage without a base is a whole memory, and begins at its byte 0.
-        base = storage.base or storage
-        address = (id(base), storage.base_offset)
-        number = self._numbers.setdefault(address, len(self._numbers) + 1)
         if id(storage) not in self._crcs:
             self._crcs[id(storage)] = storage.crc32()
         return {
@@ -395,12 +391,19 @@ class _PythonDescriber(_Describer):
             "size": list(value.shape),
             "stride": list(stride),
             "offset": value.offset,
-            "storage": number,
+            "storage": self._number_of(storage),
             "nbytes": storage.nbytes,
             "crc32": self._crcs[id(storage)],
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
+
+    def _number_of(self, storage: Storage) -> int:
+        """Return the number of the address at which a storage begins, the next one for a new address."""
+        # A storage without a base is a whole memory, and begins at its byte 0.
+        base = storage.base or storage
+        address = (id(base), storage.base_offset)
+        return self._numbers.setdefault(address, len(self._numbers) + 1)
 
 
 def _numpy_scalar(value: NumpyScalar) -> Node:

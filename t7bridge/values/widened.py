@@ -20,7 +20,7 @@ types are named in the metadata; numbers, and lists of them, are tensors where n
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -408,30 +408,35 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     items: Any = value if is_list else (value,)
     if not 0 < len(items) <= _MOST_NUMBERS:
         return None
-    kind = "number"
-    if is_list:
-        kind = "tuple" if isinstance(value, tuple) else "list"
-    types = set(map(type, items))
-    if types == {int, float}:
-        # Whether an item was an int must be seen from its value.
-        if not all((type(item) is int) == _is_integral(item) for item in items):
-            return None
-        types = {float}
-        kind = f"mixed {kind}"
-    if len(types) != 1 or not types <= set(_NUMBERS):
+    number_type = _common_type(items)
+    if number_type is None:
         return None
-    name, code = _NUMBERS[types.pop()]
+    name, code = _NUMBERS[number_type]
     try:
         data = struct.pack(f"<{len(items)}{code}", *items)
     except struct.error:  # beyond int64
         return None
     element = ELEMENT_TYPES[name]
     storage = Storage(element, len(items), Span(ByteSource.from_bytes(data), 0, element.itemsize))
-    if is_list:
-        tensor = Tensor(element, storage, (len(items),), (1,))
-    else:
-        tensor = Tensor(element, storage, (), (), is_scalar=True)
-    return tensor, kind
+    if not is_list:
+        return Tensor(element, storage, (), (), is_scalar=True), "number"
+    kind = "tuple" if isinstance(value, tuple) else "list"
+    if any(type(item) is not number_type for item in items):
+        kind = f"mixed {kind}"
+    return Tensor(element, storage, (len(items),), (1,)), kind
+
+
+def _common_type(items: Sequence[Any]) -> type | None:
+    """Return the key of `_NUMBERS` as which all items of a list can be recorded; `None` if there is none.
+
+    It is `float` for ints and floats, if the values tell which of them were ints.
+    """
+    types = set(map(type, items))
+    if types == {int, float} and all((type(item) is int) == _is_integral(item) for item in items):
+        return float
+    if len(types) == 1 and types <= set(_NUMBERS):
+        return types.pop()
+    return None
 
 
 def _is_integral(number: float) -> bool:

@@ -392,22 +392,29 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
             raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
         prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
         for item in items:
-            if item.name.startswith("."):
-                left_out["hidden"] += 1
-            elif item.is_dir(follow_symlinks=False):
-                if os.path.realpath(item.path) != output_path:
-                    stack.append(item.path)
-            elif item.is_file():  # or a link to one
+            reason = _reason_left_out(item)
+            if reason:
+                left_out[reason] += 1
+            elif not item.is_dir():
                 status = item.stat()
                 yield Record(
                     name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
                 )
-            elif item.is_dir():  # a link to one
-                left_out["folder_links"] += 1
-            elif item.is_symlink() and not os.path.exists(item.path):
-                left_out["broken_links"] += 1
-            else:
-                left_out["special"] += 1
+            elif os.path.realpath(item.path) != output_path:
+                stack.append(item.path)
+
+
+def _reason_left_out(item: os.DirEntry[str]) -> str:
+    """Return the key of `LEFT_OUT` for what is left out of a folder; empty for a folder, a file or a link to one."""
+    if item.name.startswith("."):
+        return "hidden"
+    if item.is_file() or item.is_dir(follow_symlinks=False):
+        return ""
+    if item.is_dir():
+        return "folder_links"
+    if item.is_symlink() and not os.path.exists(item.path):
+        return "broken_links"
+    return "special"
 
 
 def _list_remote(place: str) -> tuple[list[Record], bool]:
