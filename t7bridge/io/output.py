@@ -287,14 +287,27 @@ class FileOutput(Output):
         # Removed whatever ends this object: an error or a signal here or before `with` has begun, or a program that
         # forgets it.
         self._remove = weakref.finalize(self, _remove, self._temporary)
+        file = self._new_temporary(replaced)
+        super().__init__(file, self.path)
+        self._blocks = Blocks(file.fileno())
+        self._transfers = Transfers(file.fileno(), self.path)
+
+    def _new_temporary(self, replaced: os.stat_result | None) -> IO[bytes]:
+        """Create and open the temporary file.
+
+        Args:
+            replaced: the status of the file that it will replace, from which it gets owner and mode; `None` for none.
+
+        Raises:
+            WriteError: it cannot be created.
+        """
         try:
             # Mode 0o666 minus the umask, as any other program's new file.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
-            super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+            file = os.fdopen(fd, "r+b", buffering=0)
             if replaced is not None:
                 os.chmod(self._temporary, copy_owner(fd, replaced))
-            self._blocks = Blocks(fd)
-            self._transfers = Transfers(fd, self.path)
+            return file
         except FileNotFoundError as error:
             message = "cannot be written: its folder does not exist"
             raise WriteError(message, file=self.path, hint="Create it first.") from error

@@ -165,7 +165,9 @@ class Remote:
         return len(data)
 
     def _fetch(self, number: int, needed: int) -> None:
-        """Get a block into the cache, with others that will be needed; wait for the answer.
+        """Get a block into the cache, with others that will be needed, or a copy of the whole; wait for the answer.
+
+        Called with the lock, as all that changes requests, runs and blocks.
 
         Args:
             number: of the block.

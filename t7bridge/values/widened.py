@@ -334,15 +334,13 @@ class _Restorer(Rebuilder):
         _root, *steps = path.steps()
         name = ".".join(str(step.key) for step in steps)
         element = ELEMENT_TYPES.get(self._elements.get(name, ""))
-        if element is None:
+        if element is None or value.element is not wider_type(element):
             return value
         # Other types are never widened in a format of named tensors, whatever the metadata says.
-        if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
+        if not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
-        view: Tensor | None = value
-        if element.name.startswith("complex"):
-            view = _complex_of_pairs(value)
-        if view is None:
+        view = _complex_of_pairs(value) if element.name.startswith("complex") else value
+        if view is None:  # it has no pairs
             return value
         storage = self._narrow_storage(value.storage, element)
         if storage is None:

@@ -325,7 +325,7 @@ def _compare_with_records(
         updated = _updated(recorded, present, folder, plan)
         if updated.status == FAILED and retry_failed:
             updated = evolve(updated, status=PLANNED)
-        if updated == recorded:  # also if it is planned, but an interrupted run has not come to it
+        if updated == recorded:  # what an interrupted run has planned, and not come to, is planned already
             continue
         if updated.status == PLANNED:
             fresh.append((present, recorded.output))
