@@ -277,6 +277,8 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         )
     if request.scheduler and request.engine != "dask":
         raise ModelError("only the Dask engine has a scheduler")
+    if request.timeout is not None and not request.timeout >= 0:  # a NaN is neither
+        raise ModelError("timeout must be 0, for no limit, or a positive number of seconds")
     if request.workers == 0 and (request.timeout or request.memory):
         raise ModelError("time and memory limits need worker processes")
 
