@@ -558,6 +558,8 @@ _BLOCK_ELEMENTS = 1 << 16
 """Elements that are compared at once."""
 _WIDENED = ("bfloat16", "float8")
 """Beginnings of the names of types that numpy lacks, and that are compared as float32."""
+_MOST_REPETITIONS = 2
+"""How often a view may have each element of its storage, on average, to be compared like others."""
 _FREE_COMPARISONS = 16
 """How often each element of a storage may be compared in views of it before that is charged."""
 
@@ -629,7 +631,7 @@ class ValueComparer(Comparer):
                 self._storages_with_allowance.add(id(storage))
                 self._budget.steps_left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
             # `deviation` compares no more: of a view that repeats elements more often, it compares each once.
-            elements = min(tensor.numel, 2 * storage.count)
+            elements = min(tensor.numel, _MOST_REPETITIONS * storage.count)
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
@@ -662,8 +664,8 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     """
     shape = a.shape or (1,)
     stored = max(_count(a), _count(b)) * PACKED.get(a.element.name, 1)
-    if prod(shape) > 2 * stored:  # views with a few repetitions are compared like others, with the places in them
-        # Strides of 0 may repeat a few elements without end: these are compared once.
+    if prod(shape) > _MOST_REPETITIONS * stored:
+        # Strides of 0 may repeat a few elements without end: these are compared once, without the places in the views.
         if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         a = _each_element_once(a)
