@@ -293,7 +293,6 @@ def _narrow_example(line: str, width: int) -> list[str]:
         line: the command, at least three spaces, and what it does.
         width: columns of the terminal.
     """
-    # At least three spaces are between the two.
     command, _, remark = line.strip().partition("   ")
     words = [word for word in command.split(" ") if word]
     lines = [f"  # {remark.strip()}"] if remark else []
