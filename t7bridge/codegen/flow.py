@@ -868,12 +868,15 @@ class Trial(StepDomain):
             child: the name of the module in it.
             value: its input.
             node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+
+        Raises:
+            ClassNeededError: the container calls too many modules, or one that it calls repeatedly cannot be one.
         """
         number = len(self.called_children)
         if number == _MOST_CALLS:
             raise ClassNeededError
-        # The notes are for names of attributes, and for modules that are called repeatedly. In a graph, the user named
-        # the nodes, and a module of several nodes has several places.
+        # From the notes follow names of attributes, and that a child called repeatedly is one attribute. A graph needs
+        # neither: its nodes have names of the user, and each is an attribute of its own, also of a shared module.
         if node is None:
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)

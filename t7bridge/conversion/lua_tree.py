@@ -32,7 +32,17 @@ from ..errors import UnsupportedError
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph.dtypes import PACKED
 from ..graph.lua import COMPOSITE, Table, TdsHash, TdsVec, TorchObject, Value, numbers
-from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
+from ..graph.python import (
+    NAMED,
+    UNSET,
+    NumpyArray,
+    NumpyScalar,
+    PythonObject,
+    in_order,
+    integer_text,
+    key_text,
+    name_text,
+)
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_list
@@ -137,7 +147,7 @@ class _Builder(Rebuilder):
                 self.tree.notes.append(Note(level, "", f"{about}: {more} more", loss, code=_CODES[loss], count=more))
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Value:
-        """Return Lua's scalar: text as bytes, integers as the nearest double or, beyond doubles, as text.
+        """Return Lua's scalar: text as bytes, integers as the nearest double or, beyond doubles, as their digits.
 
         Args:
             value: the scalar.
@@ -153,7 +163,7 @@ class _Builder(Rebuilder):
             except OverflowError:
                 message = "an integer beyond Lua's numbers is written as text"
                 self._note("info", Path(path, key), message, loss="precision")
-                return str(value).encode()
+                return integer_text(value).encode()
             if number != value:
                 message = f"the integer {value} is the nearest Lua number, {number:.17g}"
                 about = "an integer beyond 2^53 is the nearest Lua number"

@@ -90,6 +90,14 @@ def test_integers_beyond_doubles_are_noted() -> None:
 # Containers
 
 
+def test_integers_of_very_many_digits() -> None:
+    """Python refuses to write more than 4300 decimal digits: such integers, also in keys, are hexadecimal text."""
+    huge = 10**5000
+    digits = f"{huge:#x}"
+    assert lua(huge) == digits.encode()
+    assert lua({(-huge, 1): 2}).get(f"(-{digits}, 1)".encode()) == 2
+
+
 def test_lists() -> None:
     """Lists, tuples, sizes and sets are tables from 1 on; None leaves its place empty."""
     found = lua({"list": [1, "a", None, [2]], "tuple": (), "size": TorchSize((2, 3)), "set": {3, 1, 2, "b", "a"}})

@@ -205,7 +205,7 @@ class Match(Printed):
 
         Args:
             partial: whether keys of the source may be left out, and keys of the target without a source keep their
-                own values.
+                own values. Those that `match` settled as `zero`, see `Pair.why`, are zeros in any case.
 
         Raises:
             ModelError: keys are ambiguous, or, without `partial`, without a counterpart.
