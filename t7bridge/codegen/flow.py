@@ -178,7 +178,8 @@ class SourceBuilder:
         if spec.plain and kind.is_list:
             return None
         idiom = idiom or idiom_of(spec, form)
-        # Without `call` it is an expression. With operations before or after it, the module alone is not the whole.
+        # Without `call` it is an expression. Unless it is `applied`, the call of the module alone, operations before or
+        # after the module belong to it.
         if idiom is None or idiom.call is None or idiom.write is not applied:
             return None
         return idiom.call, idiom.form
@@ -220,7 +221,7 @@ class SourceBuilder:
         if spec.target.startswith("torch.nn."):
             return False
         idiom = idiom_of(spec, form)
-        # An operator, a function, or a module with operations around it.
+        # `applied` calls the module alone. Anything else is an operator, a function, or has operations around it.
         return idiom is not None and idiom.write is not applied
 
     def _block_for(
@@ -1260,7 +1261,8 @@ class Lists:
         call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
         attribute_name = TORCH[class_name].base
         time_and_features = Form(rank=2)
-        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, ("", "state"))
+        result_names = ("", "state")
+        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, result_names)
 
     # Lists to tensors
 

@@ -395,10 +395,10 @@ def _stacked(groups: list[_Group], limit: float) -> tuple[list[int], list[float]
     firsts = [0]
     tops: list[float] = []
     y = 0.0
-    heights = _heights_together(groups)
+    heights_together = _heights_together(groups)
     for number, group in enumerate(groups):
         is_first = number == 0
-        if not is_first and not group.stays and y + _GAP + heights[number] > limit:
+        if not is_first and not group.stays and y + _GAP + heights_together[number] > limit:
             firsts.append(number)
             y = 0.0
         elif not is_first:
@@ -1086,7 +1086,7 @@ def _nondecreasing(wanted: list[float], weights: list[float]) -> list[float]:
 
     Args:
         wanted: the other numbers.
-        weights: of each.
+        weights: of each, positive.
     """
     # Neighbours in the wrong order become a pool, each with their mean.
     pools: list[tuple[float, float, int]] = []
