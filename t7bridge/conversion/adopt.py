@@ -56,6 +56,8 @@ class Adopter(Rebuilder):
         A module becomes its state dict, an array of text or objects a list.
         """
         if self._numpy is not None and isinstance(value, self._numpy.ndarray):
+            if not value.shape and value.dtype.kind == "O":  # around one object, which may be an array or tensor
+                return self.make(value.item(), path)
             value = self._array(value)
         elif self._numpy is not None and isinstance(value, self._numpy.generic):
             value = value.item()
@@ -104,7 +106,7 @@ class Adopter(Rebuilder):
         return value
 
     def _array(self, array: Any) -> Any:
-        """Return an array of numbers as a tensor, one of text or objects as a list.
+        """Return an array of numbers as a tensor, one of text or objects as a list, a single text as it is.
 
         Raises:
             UnsupportedError: no tensor has such elements, as dates.
@@ -226,7 +228,7 @@ class _FileWriter:
     _is_closed = True  # until there is a file
 
     def _opened(self, target: PathLike | IO[bytes] | Output, force: bool) -> IO[bytes] | Output:
-        """Return the target, or the file that is created for it if it is a path."""
+        """Return the target, or the file that is created for it if it is a path; the writer is open from here on."""
         self._is_closed = False
         if not isinstance(target, (str, os.PathLike)):
             return target
@@ -302,7 +304,7 @@ class _FileWriter:
         if has_unwritten:  # Python prints an error that is raised here, which nobody can catch
             raise WriteError(
                 "was not written, as its writer was never closed",
-                file=self._output.name or "a .pt file",
+                file=self._output.name or "a .pt file",  # a `.t7` in a stream is written already
                 hint="Call close(), or write inside `with`.",
             )
 

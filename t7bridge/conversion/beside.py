@@ -51,8 +51,8 @@ class Beside:
         data: by name, what is beside the model in its file: dicts, lists, text, numbers, truth values and None.
         own: the same kinds of values, of the fields or attributes of the model itself.
         left_out: the paths of numbers alone, as of losses, and of what is too long or too deep.
-        words: what the data mean, by their paths with dots, if they come from a file that says so; `None` for those of
-            `about`.
+        words: what the data mean, by their paths with dots, if they were read from a `config.json`; otherwise `None`,
+            and `config` asks `about`.
     """
 
     data: dict[str, Any] = field(factory=dict)
@@ -83,7 +83,8 @@ class Beside:
             from_lua: whether the data are Lua's, which counts from 1.
             index_base: the number of the first element for the model in PyTorch: 1 as in Lua, or 0.
         """
-        parts = {"data": self.own, "checkpoint": self.data}  # `data` of the model itself, as `write_module` has them
+        # `data` is what the model itself has, as in the `config.json` of `write_module`.
+        parts = {"data": self.own, "checkpoint": self.data}
         config: dict[str, Any] = {name: part for name, part in parts.items() if part}
         words = about(config, from_lua, index_base) if self.words is None else self.words
         if words:
@@ -96,7 +97,7 @@ class Beside:
         Args:
             fields: by the prefix of the module and the name of its field or attribute.
             report: of the conversion.
-            where: what they are in.
+            where: the name of the file that they are in, for the note.
         """
         collector = _Collector(model=None)
         for name, value in fields.items():
@@ -130,10 +131,13 @@ class Beside:
 
 
 def _is_excessive(config: dict[str, Any]) -> bool:
-    """Return whether data for JSON are deeper, or more, than what is collected: indented, they could be far longer."""
+    """Return whether the content of a `config.json` is deeper, or has more values, than what a conversion writes.
+
+    Such text may be of another program, or hostile: written again with indents, it could be far longer.
+    """
     level: list[Any] = [config]
     values = 0
-    # The dict itself, and that of one part, are around what is collected.
+    # Two dicts are around the `_DEEPEST` containers of what is collected: `config`, and in it `data` or `checkpoint`.
     for _ in range(_DEEPEST + 2):
         inside: list[Any] = []
         for container in level:
@@ -173,9 +177,9 @@ class _Collector:
         self._visited_values = 0
         """How many values were met; after `_MOST_VALUES` nothing more is data."""
         self._around: set[int] = set()
-        """The containers around the present value, by identity."""
+        """The containers and objects around the present value, by identity."""
         self._seen: set[int] = set()
-        """All containers so far, by identity."""
+        """All containers and objects so far, by identity."""
         self._repeats = 0
         """How many containers were met again: what tables share is in JSON as often as they refer to it."""
         self.left_out: list[str] = []
@@ -215,27 +219,28 @@ class _Collector:
         A log, or a container that is too deep, is added to `left_out`, and `_NOT_DATA` too.
 
         Args:
-            value: the container.
-            path: of the value.
+            value: the container; of an object its attributes.
+            path: of the container, or of the object.
             depth: number of containers around it.
             is_preprocessing_value: as for `collect`; its items are such values, too.
         """
         if depth == _DEEPEST:
             self.left_out.append(str(path))
             return _NOT_DATA
-        if id(value) in self._seen:
+        identity = id(path.value)  # of an object itself: its attributes may be a new dict each time
+        if identity in self._seen:
             self._repeats += 1
         if self._repeats > _MOST_REPEATS:
             return _NOT_DATA  # with no path in `left_out`: there may be very many
-        self._seen.add(id(value))
-        self._around.add(id(value))
+        self._seen.add(identity)
+        self._around.add(identity)
         pairs: list[tuple[Any, Any]] = []
         for key, item in entries(value):
             is_prepared = is_preprocessing_value or is_preprocessing(key)
             data = self.collect(Path(path, key, item), depth + 1, is_prepared)
             if data is not _NOT_DATA:
                 pairs.append((key, data))
-        self._around.discard(id(value))
+        self._around.discard(identity)
         is_list_of_lua = isinstance(value, Table) and value.sequence() is not None
         is_list = is_list_of_lua or isinstance(value, (list, tuple, TdsVec))
         # Not all items may be data, as in a list of modules: those that are, by their numbers.
@@ -246,16 +251,16 @@ class _Collector:
         return self._list([item for _, item in pairs], path, is_preprocessing_value)
 
     def _list(self, items: list[Any], path: Path, is_preprocessing_value: bool) -> Any:
-        """Return data as a list; `_NOT_DATA` if they are a log.
+        """Return data as a list; `_NOT_DATA` if they are a log: numbers or truth values alone.
 
         Args:
             items: data for JSON.
             path: of the container, for `left_out`.
             is_preprocessing_value: as for `collect`: few numbers are settings then.
         """
-        # Numbers alone are a log, unless they say how inputs are prepared.
-        is_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
-        if is_log and all(isinstance(item, (int, float)) for item in items):
+        # A few numbers that say how inputs are prepared are none.
+        may_be_log = not is_preprocessing_value or len(items) > _MOST_NUMBERS
+        if may_be_log and all(isinstance(item, (int, float)) for item in items):
             self.left_out.append(str(path))
             return _NOT_DATA
         return items
@@ -268,12 +273,14 @@ class _Collector:
             path: of the container, for `left_out`.
             is_preprocessing_value: as for `collect`: few numbers are settings then.
         """
-        has_numbers = all(isinstance(key, (int, float)) and isinstance(item, (int, float)) for key, item in pairs)
-        is_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
-        if pairs and is_log and has_numbers:
+        if not pairs:
+            return _NOT_DATA
+        has_numbers_only = all(isinstance(part, (int, float)) for pair in pairs for part in pair)
+        may_be_log = not is_preprocessing_value or len(pairs) > _MOST_NUMBERS
+        if may_be_log and has_numbers_only:
             self.left_out.append(str(path))
             return _NOT_DATA
-        return _json_dict(pairs) if pairs else _NOT_DATA
+        return _json_dict(pairs)
 
     def _array(self, value: Tensor | NumpyArray, path: Path, is_preprocessing_value: bool) -> Any:
         """Return a small array as lists if it says how inputs are prepared, or is text; else `_NOT_DATA`.

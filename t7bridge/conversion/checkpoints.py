@@ -94,7 +94,8 @@ def states_in(root: Any) -> list[tuple[str, Any]]:
     Returns:
         For each its path, and a dict, table or list; a `TorchObject` or a `PythonObject` where a module has it.
     """
-    if isinstance(root, COMPOSITE):
+    are_lua_values = isinstance(root, list) and any(isinstance(item, COMPOSITE) for item in root)  # several in one file
+    if isinstance(root, COMPOSITE) or are_lua_values:
         modules = find_models(root)
         # Modules without tensors, as criterions, count only where nothing else is.
         with_tensors = [(path, module) for path, module in modules if state_dict(module, path).tensors]

@@ -155,7 +155,8 @@ def _narrow_to_part(document: Document, goal: FormatSpec, request: Convert) -> B
     assert request.at is not None
     whole = document.value
     part = Path.parse(request.at).get(whole)
-    document.narrow(part)
+    if part is not document.roots:  # the whole of a file with several values
+        document.narrow(part)
     has_place = goal.values == NAMED or (goal.values == PYTHON and request.config)
     if not has_place:
         return None
@@ -249,9 +250,9 @@ def _beside_whole(document: Document, report: Report) -> Beside | None:
         report: of writing the `.pt`, with its notes; receives one.
 
     Returns:
-        What an earlier conversion stored as `config` in the metadata. Without such a string an empty `Beside`, if the
-        report names data of the model itself as left out, for which it has room; else `None`, also if the string is
-        not ours, with a note.
+        What an earlier conversion stored as `config` in the metadata; `None`, with a note, if that is not ours. Without
+        `config` an empty `Beside` if the report says that data of the model itself are left out, which the caller adds
+        to it; else `None`.
     """
     config = document.metadata.get("config")
     if config is None and not _lacks_own(report):
@@ -272,12 +273,13 @@ def _lacks_own(report: Report) -> bool:
 
 
 def _add_metadata(document: Document, beside_part: Beside | None) -> None:
-    """Add to the metadata of a file what stands beside the part that is converted; for a whole file what it means.
+    """Add to the metadata of a source the string that goes with its named tensors, if there is anything to say.
 
-    Named tensors have these strings with them.
+    For a part of the file it is `config`: what stands beside the part. For a whole file of Lua it is `about`: what the
+    data in it mean, which are written with the tensors.
 
     Args:
-        document: the file; its `metadata` get `config`, or `about`.
+        document: the source, whose `metadata` change.
         beside_part: what stands beside the part; `None` for a whole file, or for a part that is no model.
     """
     is_lua = document.spec.values == LUA
@@ -462,7 +464,17 @@ def _copy_t7(content: T7File, output: Output, request: Convert, report: Report) 
 
 
 def _copy_trailing(content: T7File, output: Output, layout: T7Layout, report: Report) -> None:
-    """Copy the bytes after the values of a `.t7`, which are not a value, and note it; arguments and errors as above."""
+    """Copy the bytes after the values of a `.t7`, which are not a value, and note it.
+
+    Args:
+        content: the `.t7`.
+        output: of the other, after its values.
+        layout: of the other.
+        report: receives the note.
+
+    Raises:
+        WriteError: the layout differs, in which nobody can write these bytes.
+    """
     if layout != content.layout:
         raise WriteError(
             f"{counted(len(content.trailing), 'byte')} after the last value cannot be re-encoded: not a value",

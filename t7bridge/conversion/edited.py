@@ -131,7 +131,7 @@ def _renamed(value: Any, state: dict[Any, Any], edits: Edits, report: Report, li
     keys = [key for key in state if isinstance(key, str)]
     if edits.must_fit:
         naming.check_used(keys, report.source)
-    # A zoo counts the files with the same note: it has no keys.
+    # Without the keys, so that a zoo counts equal notes of its files as one.
     for option, problem in naming.problems():
         report.note("warning", f"{option} {problem}", code="renamed")
     changed = sum(old != new for old, new in zip(state, new_state))

@@ -64,7 +64,8 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
     """Return the example inputs of a model: one, or a list for a table, each with a name.
 
     Args:
-        inputs: one input, or a sequence with one text for each element of the table that the model takes; see above.
+        inputs: one input: a text or path (the forms are in the module's docstring), or a shape as a sequence of
+            integers. Or a sequence of these, one for each element of the table that the model takes.
         limits: resource limits, for files.
 
     Raises:
@@ -72,9 +73,11 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
         MissingFileError: a text is the name of a missing file.
         FormatError: a file is damaged.
     """
-    is_text_or_path = isinstance(inputs, str) or not isinstance(inputs, Iterable)
-    is_shape = not is_text_or_path and bool(inputs) and all(isinstance(size, int) for size in inputs)
-    stated = [inputs] if is_text_or_path or is_shape else inputs
+    stated: list[Any] = [inputs]
+    if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes)):
+        items = list(inputs)
+        is_shape = bool(items) and all(map(_is_integer, items))
+        stated = [items] if is_shape else items
     texts = [_text_of(item) for item in stated]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
@@ -105,9 +108,15 @@ def _text_of(value: Any) -> str:
     """
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
-    if not isinstance(value, Iterable):
+    sizes = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else []
+    if not sizes or not all(map(_is_integer, sizes)):
         raise ModelError("an input is not a shape", found=repr(value)[:_MOST_LETTERS], expected=EXPECTED)
-    return "x".join(map(str, value))
+    return "x".join(map(str, sizes))
+
+
+def _is_integer(value: Any) -> bool:
+    """Return whether a value counts as an integer for Python, as numpy's do."""
+    return hasattr(value, "__index__")
 
 
 def _input_of(text: str, limits: Limits) -> Examples:

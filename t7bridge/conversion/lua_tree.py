@@ -32,17 +32,7 @@ from ..errors import UnsupportedError
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph.dtypes import PACKED
 from ..graph.lua import COMPOSITE, Table, TdsHash, TdsVec, TorchObject, Value, numbers
-from ..graph.python import (
-    NAMED,
-    UNSET,
-    NumpyArray,
-    NumpyScalar,
-    PythonObject,
-    in_order,
-    integer_text,
-    key_text,
-    name_text,
-)
+from ..graph.python import NAMED, UNSET, NumpyArray, NumpyScalar, PythonObject, in_order, key_text, name_text
 from ..graph.storage import Storage
 from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, UntypedStorage
 from ..graph.walk import SCALARS, Fill, Path, Rebuilder, fill_list
@@ -60,8 +50,8 @@ _MOST_NOTES = 1000
 """Notes in all; as many more may say how many were not made."""
 _MOST_LETTERS_OF_CODE = 20
 """Letters of a numpy type in a note: that of a damaged file may have any length."""
-_MOST_DOTS = 100
-"""Steps of a key that is split: tables nested deeper are no names of parameters."""
+_MOST_STEPS = 100
+"""Most steps of a key that is split: tables nested deeper are no names of parameters."""
 
 
 @define(eq=False)
@@ -147,7 +137,7 @@ class _Builder(Rebuilder):
                 self.tree.notes.append(Note(level, "", f"{about}: {more} more", loss, code=_CODES[loss], count=more))
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Value:
-        """Return Lua's scalar: text as bytes, integers as the nearest double or, beyond doubles, as their digits.
+        """Return Lua's scalar: text as bytes, an integer as a number or text, anything else as it is.
 
         Args:
             value: the scalar.
@@ -158,18 +148,29 @@ class _Builder(Rebuilder):
             # Python's text may have lone surrogates, which UTF-8 does not allow.
             return value.encode("utf-8", "surrogatepass")
         if type(value) is int:
-            try:
-                number = float(value)
-            except OverflowError:
-                message = "an integer beyond Lua's numbers is written as text"
-                self._note("info", Path(path, key), message, loss="precision")
-                return integer_text(value).encode()
-            if number != value:
-                message = f"the integer {value} is the nearest Lua number, {number:.17g}"
-                about = "an integer beyond 2^53 is the nearest Lua number"
-                self._note("info", Path(path, key), message, about, loss="precision")
-            return number
+            return self._integer(value, path, key)
         return value
+
+    def _integer(self, value: int, path: Path | None, key: Any) -> float | bytes:
+        """Return an integer as the nearest double or, beyond doubles, as text; with a note if it is not exact.
+
+        Raises:
+            UnsupportedError: it has thousands of digits, which Python refuses to write as text.
+        """
+        try:
+            number = float(value)
+        except OverflowError:
+            message = "an integer beyond Lua's numbers is written as text"
+            self._note("info", Path(path, key), message, loss="precision")
+            try:
+                return str(value).encode()
+            except ValueError as error:
+                raise UnsupportedError("an integer has too many digits", path=str(Path(path, key))) from error
+        if number != value:
+            message = f"the integer {value} is the nearest Lua number, {number:.17g}"
+            about = "an integer beyond 2^53 is the nearest Lua number"
+            self._note("info", Path(path, key), message, about, loss="precision")
+        return number
 
     def make(self, value: Any, path: Path) -> Any:
         """Return what a value that is not a scalar is in Lua, or a `Fill` for a table, whose content is still Python's.
@@ -251,7 +252,11 @@ class _Builder(Rebuilder):
         nested = _split_keys(value)
         if nested is not None:
             return self._table_of_entries(nested, path)
-        self._note("info", path, "the keys are not nested, as one of them is a prefix of another, or ends in a dot")
+        self._note(
+            "info",
+            path,
+            f"the keys are not nested, as one of them is a prefix of another, or has {_MOST_STEPS} dots or more",
+        )
         return self._table_of_entries(value, path)
 
     def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
@@ -469,13 +474,13 @@ def _table_of_pairs(pairs: list[list[Any]]) -> Fill:
 
 
 def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], table: Table | None = None) -> Fill:
-    """Return a table to be filled with Lua's forms of values.
+    """Return a table with keys, to be filled with Lua's forms of values.
 
     Args:
         lua_keys: the keys of the table.
-        keys: those of the values in Python, for paths.
-        values: the values in Python, in the order of the keys.
-        table: the table, if there is one that has these keys already.
+        keys: those of the values in Python, for paths; in the same order.
+        values: the values in Python, in the same order.
+        table: the table, if there is one with these keys already; else one is made.
     """
     if table is None:
         table = Table(lua_keys)
@@ -484,11 +489,15 @@ def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], ta
 
 
 def _split_keys(value: dict[Any, Any]) -> dict[Any, Any] | None:
-    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`; `None` if a key is a prefix of another, or has many dots."""
+    """Split keys: `{"a.b": 1}` becomes `{"a": {"b": 1}}`.
+
+    Returns:
+        `None` if a key is a prefix of another, or has more than `_MOST_STEPS` steps.
+    """
     result: dict[Any, Any] = {}
     for key, item in value.items():
         steps = key.split(".") if isinstance(key, str) else [key]
-        if len(steps) > _MOST_DOTS:
+        if len(steps) > _MOST_STEPS:
             return None
         *outer_steps, last_step = steps
         inner = result

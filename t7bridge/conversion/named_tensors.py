@@ -72,7 +72,7 @@ class _UniqueNames:
     next_numbers: dict[Name, int] = field(factory=dict)
 
     def unused(self, name: Name) -> Name:
-        """Return a name that is not in use: the name, or `name~2`, ….
+        """Return a name that is not in use: the name, or `name~2`, …. It does not count as used yet; see `reserve`.
 
         Args:
             name: the steps of the name; a number is added to the last one.
@@ -147,12 +147,12 @@ class Flat:
             self.leave_out(_kind_of(item), steps)
 
     def add_own_data(self, item: Any, steps: Name) -> None:
-        """Add a value without parts of its own, of the data of a module: a tensor is a list of numbers there.
+        """Add a value that is no container, from the data of a module: a tensor becomes numbers, in lists.
 
-        Data are text in the metadata, as `load_state_dict` of PyTorch would not know such tensors.
+        They are text in the metadata: PyTorch's `load_state_dict` would refuse a tensor that is no weight.
 
         Args:
-            item: the value; its tensors are small, see `fits_metadata`.
+            item: the value; a tensor is small, as larger ones do not pass `fits_metadata`.
             steps: of its path, without the root.
         """
         if isinstance(item, Storage):
@@ -312,7 +312,7 @@ class _Flattening:
         return tensor
 
     def _reason_to_leave_out(self, path: Path, depth: int) -> str:
-        """Return why a container that was named before is not named again at a path; empty if it is.
+        """Return why a container that was named before is not named again at a path; empty if it is, and is counted.
 
         Args:
             path: of the container.
@@ -353,10 +353,13 @@ class _Flattening:
             raise _TooManyCopies
 
     def _count_copied_steps(self, depth: int) -> None:
-        """Count the steps of a name of such a value.
+        """Count the steps of one name in a container that was named before.
+
+        Args:
+            depth: number of its steps.
 
         Raises:
-            _TooManyCopies: their names are too long together.
+            _TooManyCopies: such names are too long together.
         """
         self._copied_steps += depth
         if self._copied_steps > self._limits.work:
@@ -558,7 +561,7 @@ def _restoring_hints(flat: Flat, with_elements: Mapping[Name, Tensor]) -> dict[s
 
 
 def _grouped(scalars: dict[Name, Any], text_bytes: int) -> dict[Name, Any]:
-    """Join what one table holds, the deepest first, until there are no more texts than files of this kind have.
+    """Join what one table holds, the deepest tables first, until there are at most `_MOST_TEXTS` texts.
 
     Args:
         scalars: numbers, strings and the like by their steps.
@@ -647,11 +650,12 @@ def _reserve_in_groups(steps: Name, names: _UniqueNames, groups: set[Name]) -> N
     for length in range(1, len(steps)):
         if steps[:length] in names.used:  # a tensor has the name of this group
             steps = names.unused(steps[:length]) + steps[length:]
-            break
     groups.update(steps[:length] for length in range(1, len(steps)))
-    while steps in groups:  # a group has the name of this tensor
+    name = names.unused(steps)
+    while name in groups:  # a group has the name of this tensor
         steps = (*steps[:-1], steps[-1] + "~")
-    return names.reserve(steps)
+        name = names.unused(steps)
+    return names.reserve(name)
 
 
 def _leave_out_unwritable(flat: Flat, goal: FormatSpec) -> None:

@@ -271,18 +271,17 @@ def _rules_of(renames: Renames) -> list[Rule]:
     """Return the rules that users pass as one text, as a mapping from old to new, or as texts and pairs.
 
     Raises:
-        ModelError: a rule is neither a text nor a pair, or its text is not a rule.
+        ModelError: a rule is neither a text nor a pair of texts, or its text is not a rule.
     """
     if isinstance(renames, str):
         return [Rule.parse(renames)]
-    if isinstance(renames, Mapping):
-        return [Rule.of(old, new) for old, new in renames.items()]
     rules = []
-    for item in renames:
+    for item in renames.items() if isinstance(renames, Mapping) else renames:
         if isinstance(item, str):
             rules.append(Rule.parse(item))
             continue
-        if len(item) != 2:
+        is_pair = isinstance(item, Sequence) and len(item) == 2 and all(isinstance(side, str) for side in item)
+        if not is_pair:
             raise ModelError("is not a rule for names", expected="OLD=NEW, or a pair", found=repr(item)[:80])
         rules.append(Rule.of(*item))
     return rules

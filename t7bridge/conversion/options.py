@@ -152,7 +152,7 @@ _KINDS = {"int": "int", "int | None": "int", "float": "tolerance"}
 
 
 def _kind(default: Any, type_name: str) -> str:
-    """Return the kind of an option from its default, or else from its type.
+    """Return the kind of an option from its default, or else from its type: `flag`, `list`, one of `_KINDS`, or `text`.
 
     Args:
         default: the default value.
@@ -348,8 +348,12 @@ def byte_count(size: float | str) -> int:
         ModelError: it is not a size.
     """
     if not isinstance(size, str):
-        return int(size)
-    match = re.fullmatch(r"(\d+) ?(?:([KMGT])(i?B)?|B)?", size.strip(), re.IGNORECASE | re.ASCII)
+        try:
+            return int(size)
+        except (OverflowError, ValueError):  # infinity and NaN
+            size = str(size)
+    # Python refuses to read numbers of thousands of digits.
+    match = re.fullmatch(r"(\d{1,100}) ?(?:([KMGT])(i?B)?|B)?", size.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise ModelError(f"{size!r} is not a size", expected="bytes, or a size such as 512M, 2GB, 2GiB")
     number, unit, suffix = match.groups()

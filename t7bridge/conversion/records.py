@@ -101,7 +101,7 @@ class Hashed(Output):
             self._target.write(data)
 
     def append(self, content: Content, done: Done = None) -> None:
-        """Pass the elements of a storage on, which are no part of the hash.
+        """Pass the elements of a storage on to the target, if there is one; they are no part of the hash.
 
         Args:
             content: the elements.
@@ -249,7 +249,7 @@ def _pt_record_of(head: Any, rest: bytes) -> PtRecord:
             makes one error of all.
     """
     rows = tuple((str(name), int(count), int(place)) for name, count, place in head["storages"])
-    for name, count, _place in rows:
+    for name, count, _place in rows:  # whether the `.t7` has such a place is seen where it is looked up
         if name not in ELEMENT_TYPES or count < 0:
             raise ValueError("storages")
     pickle_bytes = int(head["pickle_bytes"])
@@ -269,12 +269,13 @@ class RestoredValue(NamedTuple):
     Attributes:
         value: the value.
         foreign: the globals in its pickle that are unknown here: names only.
-        t7_storages: for each of its storages whose elements are in the `.t7`, by identity, the storage there.
+        t7_storages: for each storage of the record whose elements are in the `.t7`, the storage there. The pickle need
+            not refer to all of them: as keys they stay alive, so that no other storage gets the identity of one.
     """
 
     value: Any
     foreign: list[str]
-    t7_storages: dict[int, Storage]
+    t7_storages: dict[Storage, Storage]
 
 
 @define(eq=False)
@@ -286,14 +287,14 @@ class T7Fingerprint:
     Attributes:
         structure: hash of the Lua value without the elements of its storages, whatever their devices.
         storages: its storages, in order.
-        t7_storages: for each storage of the value restored whose elements are among them, by identity, the one there.
+        t7_storages: see `RestoredValue`; of the value that was restored, and perhaps written.
     """
 
     structure: str
     storages: list[Storage]
-    t7_storages: dict[int, Storage]
+    t7_storages: dict[Storage, Storage]
 
-    def matches(self, value: Any, t7_storages: dict[int, Storage], limits: Limits) -> bool:
+    def matches(self, value: Any, t7_storages: dict[Storage, Storage], limits: Limits) -> bool:
         """Return whether the Lua value made from a value is the one in the `.t7`.
 
         Storages are compared in their order, by their elements unless these are known to be the same ones. Everything
@@ -301,8 +302,8 @@ class T7Fingerprint:
 
         Args:
             value: of a `.pt`.
-            t7_storages: for each storage of this value that is known to have the elements of one in the `.t7`, by
-                identity, the one there.
+            t7_storages: for each storage of this value that is known to have the elements of one in the `.t7`, the one
+                there.
             limits: resource limits.
         """
         # The `.t7` does not say whether it was written with tables for keys with dots.
@@ -312,11 +313,11 @@ class T7Fingerprint:
             if structure != self.structure:
                 continue
             equal_storages: set[tuple[int, int]] = set()  # pairs of identities that need not be compared
-            for original_id, lua_storage in tree.storages.items():
+            for lua_storage in tree.storages.values():
                 # An original that cannot be made of Lua's storage again does not say which storage that is: it is
                 # compared by its elements.
-                if lua_storage.is_exact and original_id in t7_storages:
-                    equal_storages.add((id(lua_storage.storage), id(t7_storages[original_id])))
+                if lua_storage.is_exact and lua_storage.original in t7_storages:
+                    equal_storages.add((id(lua_storage.storage), id(t7_storages[lua_storage.original])))
             differences = Comparer(limits=limits, equal_storages=equal_storages).run(storages, self.storages)
             if not differences:
                 return True
@@ -352,13 +353,13 @@ def restore_value(
         CorruptError: the storages do not match.
     """
     storages_by_key: dict[str, Storage] = {}
-    t7_storages: dict[int, Storage] = {}
+    t7_storages: dict[Storage, Storage] = {}
     after_pickle = ByteSource.from_bytes(record.raw, "<record>")
     offset = 0
     for number, (element_name, count, place) in enumerate(record.storages):
         if place >= 0:
             storage = _narrowed(storages, place, element_name, count)
-            t7_storages[id(storage)] = storages[place]
+            t7_storages[storage] = storages[place]
         else:  # the next of those after the pickle
             element = ELEMENT_TYPES[element_name]
             nbytes = count * element.itemsize
@@ -509,12 +510,12 @@ def check_pt(output: FileOutput, writer: ValueWriter, fingerprint: T7Fingerprint
     with _reading_back(output) as file:
         reader = PtReader(file, limits=limits)
         value = reader.read()
-        t7_storages: dict[int, Storage] = {}
+        t7_storages: dict[Storage, Storage] = {}
         for number, written in enumerate(writer.stored):
             storage = reader.storage(str(number))
             has_written_elements = _refer_to_written_elements(storage, written)
-            if has_written_elements and id(written) in fingerprint.t7_storages:
-                t7_storages[id(storage)] = fingerprint.t7_storages[id(written)]
+            if has_written_elements and written in fingerprint.t7_storages:
+                t7_storages[storage] = fingerprint.t7_storages[written]
         if not fingerprint.matches(value, t7_storages, limits):
             raise RecordError(_CONTRADICTION)
 

@@ -169,6 +169,7 @@ class Attempt(Convert):
         model: the template, open.
         trusts_records: whether the source's records are used first and checked while and after the target is written;
             otherwise they are checked first, or not used.
+        has_target: whether a target is written. If only the value is wanted, nothing checks the records later.
         edits: the changes of names and types that are asked for, if any. Then records of the source are checked before
             they are used, and the target has none of its past.
         must_fit: whether options that do not apply, and rules for names that fit nothing, are errors. In a zoo, whose
@@ -177,6 +178,7 @@ class Attempt(Convert):
 
     model: Document | None = field(default=None, kw_only=True)
     trusts_records: bool = field(default=True, kw_only=True)
+    has_target: bool = field(default=True, kw_only=True)
     edits: Edits | None = field(default=None, kw_only=True)
     must_fit: bool = field(default=True, kw_only=True)
 
@@ -208,6 +210,11 @@ class Attempt(Convert):
             )
         fields = {**options, "edits": edits, **facts}  # facts come last: they may replace options
         return cls(**fields)
+
+    @property
+    def checks_records_first(self) -> bool:
+        """Whether records are checked before they are used, not while and after a target is written."""
+        return not self.trusts_records or not self.has_target or self.edits is not None
 
     def without_records(self) -> Attempt:
         """Return the second attempt, which follows when a record of the source was found wrong."""

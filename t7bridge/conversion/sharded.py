@@ -58,6 +58,8 @@ def _write_once(document: Document, goal: FormatSpec, request: Attempt) -> Repor
         request: the present attempt.
 
     Raises:
+        ModelError: the size of a shard is not positive.
+        TargetExistsError: a file exists and `force` is not set.
         RecordError: a record of the source was wrong; nothing was written.
     """
     shard_bytes = byte_count(request.shard_size or 0)
@@ -137,6 +139,7 @@ def _index_text(shards: list[NamedTensors], shard_names: list[str]) -> bytes:
             total_bytes += tensor.nbytes
     index = {"metadata": {"total_size": total_bytes}, "weight_map": shard_of_tensor}
     text = json.dumps(index, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    # Lone surrogates, which UTF-8 does not allow, become the escapes that JSON has for them.
     return text.encode("utf-8", "backslashreplace")
 
 

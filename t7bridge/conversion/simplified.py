@@ -118,11 +118,12 @@ class Simplified(Plain):
         return Fill(result, chain(items.parts, attributes.parts))
 
     def _same_object(self, value: python.PythonObject) -> Fill:
-        """Return an object of the same class, to be filled: modules inside it are replaced too."""
+        """Return a copy of an object, to be filled: modules inside its parts are replaced, too."""
         result = evolve(value)
         parts_of_object = ("args", "kwargs", "state", "items", "pairs")
         names = [name for name in parts_of_object if getattr(value, name) not in _ABSENT_PARTS]
         parts: dict[Any, Any] = {}
+        # `Rebuilder` fills lists and dicts only: the parts come into a dict first, and from there into the object.
         fill = fill_dict(parts, names, [getattr(value, name) for name in names])
 
         def set_parts() -> None:
@@ -184,7 +185,10 @@ class Simplified(Plain):
         return super().python_object(value)
 
     def numpy(self, value: python.NumpyArray | python.NumpyScalar) -> Any:
-        """Return a tensor, number, text, or list of text; for elements that only numpy has a dict with their bytes."""
+        """Return a tensor, number, text, or list; for elements that only numpy has a dict with their bytes.
+
+        A list or dict is returned as a `Fill`, whose items are converted in turn.
+        """
         content = numpy_content(value)
         self._record_change("numpy.ndarray" if isinstance(value, python.NumpyArray) else "numpy's scalar", value)
         if content is None:
@@ -358,5 +362,5 @@ def _loses_nothing(class_name: str, value: Any) -> bool:
         value: the value before.
     """
     if isinstance(value, python.PythonGlobal) and is_ordinary(value.path):
-        return True
+        return True  # a class or function of these packages is its name, which is kept
     return class_name.startswith(_LOSSLESS_CLASSES)

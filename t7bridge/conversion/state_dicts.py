@@ -351,11 +351,11 @@ def note_texts(written: Written, named: NamedTensors, goal: FormatSpec, report: 
 
 def _advice(report: Report) -> str:
     """Return how what a state dict leaves out is kept; empty if no mode of this conversion keeps it."""
-    # `tree` mode keeps all fields of a `.t7`, of which named tensors are the tensors, and PyTorch's modules in a `.pt`.
-    # Named tensors of a `.pt` are those of state dicts in every mode, and a `.t7` made from one has no modes.
     # Where no file is read, as in `save`, a value with modules is Lua's.
     source = FORMATS[report.source_format or "t7"].values
     target = FORMATS[report.target_format or "pt"].values
+    # In `tree` mode a `.pt` has all fields of Lua's objects, and PyTorch's modules as they are. Named tensors are then
+    # those in the fields of Lua's objects, but of a `.pt` those of state dicts in every mode. A `.t7` has no modes.
     if target == PYTHON or (source == LUA and target == NAMED):
         return "; --mode tree keeps them"
     return ""
@@ -402,7 +402,9 @@ class StateDicts:
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
-        self.paths = {id(module): path for root in roots for path, module in find_modules(root)}
+        # Several values are a list in the result: `root[0]`, `root[1]`.
+        whole = roots if len(roots) > 1 else roots[0]
+        self.paths = {id(module): path for path, module in find_modules(whole)}
         self.state_dicts: list[tuple[TorchObject, StateDict, Replacement]] = []
         """Each module with its state dict, and with what replaced it."""
 
@@ -436,6 +438,7 @@ class StateDicts:
         """
         coverage = Coverage()
         for obj, result, replacement in self.state_dicts:
+            # Of a tensor with another layout in the state dict, Lua's is not in `value`; it is not left out, either.
             origins = (origin.tensor for origin in result.origins.values())
             coverage.written_views |= {place_of(tensor) for tensor in origins if tensor is not None}
             coverage.noted_fields |= result.data_fields

@@ -266,8 +266,9 @@ def _restored(content: T7File, request: Attempt, report: Report) -> PythonValue 
     """
     from .records import original_pt
 
-    # A `.pt` made by a record is read back and compared. Other targets and edited values are not: they are checked now.
-    is_read_back = report.target_format == "pt" and request.pt_format != "torchscript" and request.edits is None
+    # A `.pt` made by a record is read back and compared. For other targets the record is checked now.
+    is_pickle = report.target_format == "pt" and request.pt_format != "torchscript"
+    is_read_back = is_pickle and not request.checks_records_first
     original = original_pt(content, request.limits, check=not is_read_back)
     if original is None:
         message = "the .t7 was changed since it was made from a .pt: its record is not used"
@@ -415,10 +416,9 @@ def _named_as_asked(file: Document, options: dict[str, Any], unnamed_data: str, 
     """
     from .named_tensors import flatten
 
-    # With a record of the source, `convert` checks the `.pt` by reading it back. Nothing is written here, so that the
-    # record itself has to be checked, as for TorchScript: see `_restored`. The target's name is not used.
-    request = Convert(file.path, "", limits=limits, **{**options, "pt_format": "torchscript"})
-    attempt = Attempt.of(request, must_fit=False)  # options that do not fit change nothing here, either
+    request = Convert(file.path, "", limits=limits, **options)
+    # Options that do not fit change nothing here, as in a zoo.
+    attempt = Attempt.of(request, has_target=False, must_fit=False)
     value = plain_value(file, attempt, Report(file.path, target_format="pt"), unnamed_data)
     return {".".join(name): tensor for name, tensor in flatten(value, limits).tensors.items()}
 

@@ -86,7 +86,7 @@ class _Model:
 
     @property
     def has_tensors(self) -> bool:
-        """Return whether there is anything to fill."""
+        """Whether there is anything to fill."""
         return any(origin.tensor is not None for origin in self.expected.origins.values())
 
 
@@ -250,7 +250,8 @@ class _ModulesAndStates:
             model.states.append(state)
             self._ignored_names += _keys_beside(value, state)
         while path.parent is not None:
-            _container, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
+            # One `Path` object is the parent of all places in a container.
+            _path_of_container, keys = self._keys_to_states.setdefault(id(path.parent), (path.parent, set()))
             keys.add(path.key)
             path = path.parent
 
@@ -288,7 +289,7 @@ class _Filling:
         self._fitting_count = 0
         """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[_DerivedTensor] = []
-        """The tensors of the `.pt` that Lua computes from others."""
+        """The tensors of a state dict that Lua computes from others, whether or not the `.pt` has them."""
 
     def run(self, roots: list[Value], value: Any) -> list[Note]:
         """Fill the template, whose tensors change; return the notes.
@@ -484,7 +485,7 @@ class _Filling:
 
         Args:
             model: the module.
-            tensors: those of the `.pt` that fit, by key; see `_take_derived`.
+            tensors: those of the `.pt` that fit, by key. `_take_derived` takes some of them out.
         """
         self._take_derived(model, tensors)
         origins = model.expected.origins
@@ -493,7 +494,7 @@ class _Filling:
             self._assignments.append(assignment(model.label(key), origins[key], tensor, current[key]))
         # A container that runs copies of a module in parallel: each copy receives the same values.
         for key, path, origin, copy in learned_copies(model.obj):
-            if key in tensors and tensors[key].shape == copy.shape:
+            if key in tensors and tensors[key].shape == copy.shape:  # one of another shape is no copy
                 name = f"{model.label(key)} (copy {path})"
                 self._assignments.append(assignment(name, origin, tensors[key], copy))
 
@@ -532,7 +533,7 @@ class _Filling:
             after = recomputed(origin)
             if after is None:  # the fields of the object do not fit together
                 continue
-            # Where PyTorch's tensor is computed from others, Lua may store it too, and read it in evaluation.
+            # The field that the tensor is read from; or, if it is computed here, one where Lua keeps it for evaluation.
             lua_tensor = origin.tensor or existing_field(origin, after)
             # What does not change keeps Lua's own bits.
             has_changed = before is None or not same_elements(before, after)

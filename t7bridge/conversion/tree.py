@@ -173,8 +173,9 @@ class Tree(Rebuilder):
     def put(self, target: Any, place: Any, result: Any, value: Any) -> None:
         """Put what a value became at its place, and the data of a module next to its state dict.
 
-        Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root and in lists there is no
-        key: there `unnamed_data` says whether they are merged into the state dict, in a dict around it, or dropped.
+        Under the key `net` of a dict, data `names` are beside it, as `net.names`. At the root, in lists and under keys
+        that are no text, `unnamed_data` says whether they are merged into the state dict, in a dict around it, or
+        dropped.
 
         Args:
             target: the list or dict that receives the result.
@@ -209,7 +210,7 @@ class Tree(Rebuilder):
             replacement: of the module; its `is_data_placed` and `unfit_names` are set.
         """
         replacement.is_data_placed = True
-        is_for_metadata = self._unnamed_data == MERGED
+        is_for_metadata = self._unnamed_data == MERGED  # asked for by formats of named tensors only
         for name, item in replacement.data.items():
             if is_for_metadata and not fits_metadata(item):
                 replacement.unfit_names.add(name)  # `Coverage` notes it
@@ -272,7 +273,7 @@ class Tree(Rebuilder):
         if value.payload is None:
             return self._dict(result, table)
         payload = fill_dict(result, ["__payload__"], [value.payload])
-        # The payload comes first, so that a field of the same name becomes one of a list of pairs.
+        # The dict has the key of the payload now: fields of which one has this name become a list of pairs.
         fields = self._dict(result, table)
         return Fill(result, chain(payload.parts, fields.parts))
 

@@ -67,10 +67,8 @@ def _with_recorded_types(value: Any, metadata: dict[str, str], request: Attempt,
     if not request.record or not hints:
         return value
     # What is not checked now is checked while it is copied: an element that does not fit is a `RecordError` then, and
-    # `convert` makes a second attempt, in which no such error may occur. With edits, too, records are checked first:
-    # see `Attempt`.
-    is_checked_now = not request.trusts_records or request.edits is not None
-    value, refused_names = restore_values(value, hints, check=is_checked_now)
+    # `convert` makes a second attempt, in which no such error may occur.
+    value, refused_names = restore_values(value, hints, check=request.checks_records_first)
     if refused_names:
         others = f", and {len(refused_names) - 1} more tensors" if len(refused_names) > 1 else ""
         report.note(
@@ -167,7 +165,7 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
         value: the value written.
         report: receives the notes, each with the path of the first object that it is about.
     """
-    first_items = [items[0] for items in writer.left_out_names.values() if items]
+    first_items = [items[0] for items in writer.left_out_names.values()]
     noted_values = {id(item) for item in (*first_items, *writer.refused_names.values())}
     paths = paths_of(value, noted_values) if noted_values else {}
     for name, items in list(writer.left_out_names.items())[:_MOST_NOTES]:

@@ -670,14 +670,14 @@ def unregister_layer(name: str) -> None:
 def entry_name(class_name: str) -> str:
     """Return the name under which the table has a class: `nn.Tanh` for `cudnn.Tanh`.
 
-    A class that is not listed itself is `nn.<name>` if its package is one of `ALIAS_PREFIXES`. Any other class, listed
-    or not, has its own full name: a class of another package is never one of nn because the two are called alike.
+    A class that is not listed itself is `nn.<name>` if its package is one of `ALIAS_PREFIXES` and that name is listed.
+    Any other class, listed or not, has its own full name: a class of another package is never one of nn because the
+    two are called alike.
     """
-    if class_name not in _LAYERS and class_name.startswith(ALIAS_PREFIXES):
-        in_nn = "nn." + class_name.partition(".")[2]
-        if _loaded_entry(in_nn) is not None:
-            return in_nn
-    return class_name
+    if class_name in _LAYERS or not class_name.startswith(ALIAS_PREFIXES):
+        return class_name
+    in_nn = "nn." + class_name.partition(".")[2]
+    return in_nn if _loaded_entry(in_nn) is not None else class_name
 
 
 def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:

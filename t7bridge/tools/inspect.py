@@ -214,7 +214,7 @@ class _Totals:
             self.storages[id(value)] = value
         elif is_module(value):
             self.modules += 1
-            self.has_types = bool(self.has_types) or "_type" in value
+            self.has_types = "_type" in value or self.has_types is True
         elif isinstance(value, PythonObject):
             self.modules += value.is_module
 
@@ -230,8 +230,8 @@ class _Totals:
 def _models_and_blocks(value: Value, path: str, limits: Limits) -> tuple[list[DrawnModel], list[Block]]:
     """Return the models in a value, and the blocks of the whole: of one model, or a group with several.
 
-    Without models, the blocks are those of the keys of a state dict. Both lists are empty if there is neither, or if
-    there are more blocks than the limits allow.
+    Without models, the blocks are those of the keys of a state dict. Both lists are empty if the value has no tensors
+    that could be such, or if there are more blocks than the limits allow.
 
     Args:
         value: of a file, or a part of it.

@@ -88,10 +88,10 @@ def load_module(
 def one_module(
     source: Readable | ByteSource, at: str | None, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, TorchObject]:
-    """Return the selected module of a `.t7` file, with its path.
+    """Return the path of the selected module of a `.t7` file, in its first value, and the module.
 
     Args:
-        source: a path, bytes, a binary file object, or an open document.
+        source: a path, bytes, a binary file object, or an open `ByteSource`.
         at: the path of the module if the file holds several.
         limits: resource limits.
 
@@ -109,7 +109,7 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
     """Open a `.t7` file to take a module from it, and warn if it is incomplete.
 
     Args:
-        source: a path, bytes, a binary file object, or an open document.
+        source: a path, bytes, a binary file object, or an open `ByteSource`.
         limits: resource limits.
 
     Raises:
@@ -123,6 +123,6 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
             file=document.path,
             hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
         )
-    document.source.read_all()  # all weights are needed
+    document.source.read_all()  # all weights are needed: a file at an address is read in large ranges from here
     document.warn(stacklevel=5)  # at the line that calls the verb
     return document

@@ -114,7 +114,7 @@ class ScanReport(Printed):
 
     @property
     def clean(self) -> bool:
-        """Return whether the file was read to its end and nothing was found."""
+        """Whether the file was read to its end and nothing was found."""
         return not self.findings and not self.error
 
     @property
@@ -204,7 +204,7 @@ def _scan_folder(folder: str, limits: Limits) -> ScanReport:
         report.error = f"{folder}: the folder holds no file to scan"
     members: set[str] = set()  # of unpacked archives, which are scanned with their `data.pkl`
     for path in paths:
-        if folder_of(path):  # the `data.pkl` of an archive that was unpacked
+        if folder_of(path):  # which only the `data.pkl` of an unpacked archive has
             members.update(unpacked_files(path))
     for path in paths:
         file_report = ScanReport(path)
@@ -293,7 +293,17 @@ def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None
 
 
 def _scan_in_format(source: ByteSource, spec: FormatSpec, limits: Limits, report: ScanReport) -> None:
-    """Scan a file of one of our formats; arguments and errors as above, with the format `spec`."""
+    """Scan a file of one of our formats.
+
+    Args:
+        source: the file.
+        spec: its format.
+        limits: resource limits.
+        report: receives findings, also if an error is raised; it has the name of the format already.
+
+    Raises:
+        T7BridgeError: the file is damaged.
+    """
     if spec.values == formats.LUA:
         _scan_t7(source, limits, report)
     elif spec.values == formats.PYTHON:
@@ -302,8 +312,8 @@ def _scan_in_format(source: ByteSource, spec: FormatSpec, limits: Limits, report
         for file in files_of(source, limits):
             path = join(os.path.dirname(source.name), file)
             with ByteSource.from_path(path) as shard:
-                _scan_source(shard, limits, report)  # which sets the format, too
-        report.format = spec.name
+                _scan_source(shard, limits, report)
+        report.format = spec.name  # each shard has set its own
     else:  # named tensors
         document = formats.open(source, limits=limits)  # with our reader of `spec`: our formats come first
         document.roots  # noqa: B018  an error where the file is damaged; nothing in it is run
@@ -317,10 +327,10 @@ def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanRepor
     Args:
         other: the archive.
         limits: resource limits.
-        report: receives the findings, with the names of the members before their paths, and the first error of one.
+        report: receives the findings, each with the name of the member before its path, and the first member's error.
 
     Raises:
-        UnknownFormatError: none of them is a file of a known format.
+        UnknownFormatError: none of them is a model; a member with an error is one, but damaged.
     """
     has_model = False
     for name in other.archive.members:
@@ -330,7 +340,8 @@ def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanRepor
             _scan_if_model(member, inner_limits, member_report)
         except T7BridgeError as error:
             member_report.error = str(error)
-        has_model = has_model or bool(member_report.format or member_report.error)
+        is_model = bool(member_report.format or member_report.error)  # neither is set for a file passed over
+        has_model = has_model or is_model
         _add_findings_of_inner(report, member_report, name)
     report.format = "zip"
     if not has_model:
@@ -349,6 +360,7 @@ def _add_findings_of_inner(report: ScanReport, inner: ScanReport, name: str) -> 
         path = f"{name}: {finding.path}" if finding.path else name
         report.findings.append(evolve(finding, path=path))
     if inner.error and not report.error:
+        # Most errors name the file already, with its path.
         report.error = inner.error if name in inner.error else f"{name}: {inner.error}"
 
 

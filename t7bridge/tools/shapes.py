@@ -299,7 +299,7 @@ def evaluate(blocks: list[Block], model_input: Value, steps: int = _MOST_EVALUAT
         steps: bounds the layers that are evaluated.
     """
     trial = Evaluation(steps)
-    assert blocks[0].spec is not None
+    assert blocks[0].spec is not None  # only the ends of graphs have none
     trial.run(blocks[0].spec, _input_kind(model_input))
     return trial
 
@@ -316,8 +316,8 @@ class Evaluation(Kinds):
     Attributes:
         failed: whether a layer does not accept its input.
         output: the model's output: a shape, a list, or `None` if it is unknown.
-        entered: the first layer that determines the shape of the input, or of an element of it, by its indices; `None`
-            for one that only others enter.
+        entered: by the indices of an element of the input, `()` for the whole: the first layer that it enters and whose
+            arguments determine its shape; `None` if it enters others only.
         fitting_shapes: the shapes of unknown elements of the input, which follow from sums and products with known
             ones; by the indices of each.
     """
@@ -373,7 +373,7 @@ class Evaluation(Kinds):
             return ANY
         if kind.origin is not None:
             self._note_entered(spec, kind.origin)
-            if rule is same:  # the output has the shape of the input: the next layer determines it, too
+            if rule is same:  # the output is as unknown as the input, and still that element for the next layer
                 return kind
         self._depth += 1
         output = super().visit(spec, kind)

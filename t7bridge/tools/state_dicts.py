@@ -100,7 +100,8 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
     chooses_first = at is not None or not has_pt_record
     if chooses_first:
         _path, state = chosen_state(document.value, at, document.path)
-        document.narrow(state)  # so that nothing else is converted
+        if state is not document.roots:  # the whole of a file with several values
+            document.narrow(state)  # so that nothing else is converted
     try:
         value = _value_of(document, limits, trusts_records=True)
     except RecordError:  # a record contradicts the elements
@@ -122,8 +123,7 @@ def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> An
     Raises:
         RecordError: records are trusted, and one contradicts the elements.
     """
-    # As for a file of named tensors, so that a record is checked at once.
-    attempt = Attempt(document.path, "", pt_format="torchscript", limits=limits, trusts_records=trusts_records)
+    attempt = Attempt(document.path, "", limits=limits, trusts_records=trusts_records, has_target=False)
     return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
 
 

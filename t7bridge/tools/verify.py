@@ -456,7 +456,9 @@ class _TorchComparer:
         return ()
 
     def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
-        """Return the pairs in two containers, each with its key, in order; none if their kinds or lengths differ.
+        """Return the pairs in two containers, each with its key, in order.
+
+        None, and a difference is added, if their kinds or lengths differ.
 
         Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
 
@@ -467,9 +469,12 @@ class _TorchComparer:
         """
         # Subclasses, such as OrderedDict, count as these.
         kind = next(kind for kind in (dict, list, tuple) if isinstance(mine, kind))
-        if not isinstance(theirs, kind) or len(mine) != len(theirs):
+        if not isinstance(theirs, kind):
             message = f"{path}: PyTorch has a {type(theirs).__name__} where here is a {type(mine).__name__}"
             self._differences.append(message)
+            return ()
+        if len(mine) != len(theirs):
+            self._differences.append(f"{path}: PyTorch has {counted(len(theirs), 'item')} where here are {len(mine)}")
             return ()
         if isinstance(mine, dict) and isinstance(theirs, dict):
             return zip(mine, mine.values(), theirs.values())
@@ -541,7 +546,7 @@ class Form:
 
     @property
     def left_out(self) -> list[str]:
-        """Return what the file has, and the form has not, as sentences."""
+        """What the file has, and the form has not, as sentences."""
         sentences: dict[str, None] = {}  # as an ordered set: each once
         for note in self.notes:
             if note.code in _LEFT_OUT_CODES:
@@ -577,7 +582,7 @@ class Sides:
 
     @property
     def has_named(self) -> bool:
-        """Return whether a file holds named tensors and nothing else."""
+        """Whether one of the files is of a format of named tensors."""
         return formats.NAMED in (self.first.spec.values, self.second.spec.values)
 
     def compare(self, report: Comparison, make_comparer: Callable[..., Comparer]) -> Comparer | None:
@@ -592,9 +597,10 @@ class Sides:
         """
         if self._has_same_structure():
             return None
-        # The best forms are chosen by structure and shapes, so that no element is read twice.
         make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
-        _comparer, (first, second) = closest(self.pairs(), partial(make, elements=False), lambda form: form.value)
+        # The pair of forms with most in common is chosen without elements, so that none is read twice.
+        make_for_structure = partial(make, elements=False)
+        _comparer, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
         comparer = make()
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
@@ -625,9 +631,9 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both are known to hold the same Lua value, by its hash: one of many objects and no tensors.
+        """Return whether both hold the same Lua value by a hash, made only of a large `.t7` without tensors.
 
-        `False` if no hash is made, as for a small value, or for two files neither of which is a `.t7`.
+        `False` also if no hash is made: see `_structure_of_large`.
         """
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
@@ -821,7 +827,7 @@ class Sides:
             for other in _computed_once(forms_of_second, rest_of_second):
                 if first.spec.values == second.spec.values:
                     yield form, other
-                # The strings of the only file of named tensors: the other has those that are part of its value.
+                # One file alone holds named tensors. Its strings that are no part of a value, the other cannot have.
                 elif first.spec.values == formats.NAMED:
                     yield _without_other_strings(form, other), other
                 else:

@@ -491,10 +491,11 @@ def shared_of(blocks: list[Block]) -> list[str]:
     for block in blocks:
         if not block.owner:
             continue
-        key = block.key or block.name  # of several models, each is at the root of its own keys
-        owner = block.owner
-        if block.mark != "again":
-            owner, _, _weight = block.owner.rpartition(".")  # the key of a tensor of the layer
+        key = block.key or block.name  # a model, one of several in a file, has no key in its own state dict
+        if block.mark == "again":
+            owner = block.owner  # the same module
+        else:
+            owner, _, _weight = block.owner.rpartition(".")  # another layer, by the key of the tensor that they share
         texts.append(f"{key} = {owner}")
     return texts
 

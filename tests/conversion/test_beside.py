@@ -18,6 +18,7 @@ import t7bridge
 from t7bridge import Table
 from t7bridge.conversion.beside import about, beside
 from t7bridge.errors import TargetExistsError
+from t7bridge.graph import PythonGlobal, PythonObject
 
 STYLENET = TESTFILES / "beside/stylenet.t7"
 CHECKPOINT = TESTFILES / "models/training_checkpoint.t7"
@@ -235,6 +236,20 @@ def test_hostile_values() -> None:
     assert found.data["keys"]["pairs"] == [[1, "number"], ["1", "text"]]
     assert found.data["bytes"] == "\\xff\\xfe"
     assert json.loads(json.dumps(found.data))["cycle"] == {"name": "x"}
+
+
+def test_many_objects_with_slots() -> None:
+    """Each is itself, though its attributes are made when they are asked for; one that contains itself ends."""
+    objects = [
+        PythonObject(PythonGlobal("package", "Option"), "newobj", state=(None, {"name": f"n{n}"})) for n in range(1500)
+    ]
+    assert len(beside({"options": objects}).data["options"]) == 1500
+
+    ring = PythonObject(PythonGlobal("package", "Ring"), "newobj", state={"name": "ring"})
+    ring.state["ring"] = ring
+    found = beside({"ring": ring})
+    assert found.data == {"ring": {"name": "ring"}}
+    assert found.left_out == []
 
 
 def test_words_about_lists() -> None:

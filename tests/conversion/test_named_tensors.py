@@ -14,7 +14,7 @@ from helpers import TESTFILES
 import t7bridge
 from t7bridge import Storage, Tensor
 from t7bridge.conversion import differences
-from t7bridge.conversion.named_tensors import _UniqueNames
+from t7bridge.conversion.named_tensors import _reserve_in_groups, _UniqueNames
 from t7bridge.errors import LimitError, ModelError, StrictError, UnsupportedError
 from t7bridge.formats import FORMATS
 from t7bridge.limits import DEFAULT_LIMITS
@@ -313,6 +313,19 @@ def test_groups_that_are_nested_deeply(tmp_path: Path) -> None:
     t7bridge.save(value, tmp_path / "x.pt")
     with pytest.raises(LimitError, match="nested values as groups"):
         t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.h5")
+
+
+def test_other_names_are_those_of_no_group(tmp_path: Path) -> None:
+    """A name made because another is taken may be taken, too: by a tensor or by a group."""
+    tensors = [Tensor.from_numpy(np.full(1, number)) for number in range(3)]
+    t7bridge.save({"1": tensors[0], "1~2": {"b": tensors[1]}, 1: {"b": {"c": tensors[2]}}}, tmp_path / "x.pt")
+    report = flat(tmp_path / "x.pt", tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert [file[name][()].item() for name in ("1", "1~2/b", "1~2/b~2/c")] == [0, 1, 2]
+    assert any(note.message.endswith("written as 1~2.b~2.c") for note in report.notes)
+
+    names = _UniqueNames({("a",)})
+    assert _reserve_in_groups(("a",), names, groups={("a~2",)}) == ("a~",)
 
 
 def test_texts_of_one_name(tmp_path: Path) -> None:

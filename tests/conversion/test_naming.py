@@ -83,7 +83,14 @@ def test_forms_of_rules(renames):
 
 @pytest.mark.parametrize(
     ("renames", "words"),
-    [(["features"], "not a rule"), (["a.{}=b"], "number of {}"), ([("a", "b", "c")], "not a rule")],
+    [
+        (["features"], "not a rule"),
+        (["a.{}=b"], "number of {}"),
+        ([("a", "b", "c")], "not a rule"),
+        ([("a", 1)], "not a rule"),
+        ([3], "not a rule"),
+        ({"a": None}, "not a rule"),
+    ],
 )
 def test_wrong_rules(renames, words):
     """The error says what a rule is."""

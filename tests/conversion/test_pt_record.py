@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import t7bridge
 from t7bridge import Storage, T7Layout, T7Reader, Table, Tensor
 from t7bridge.conversion import decode_pt_record, pickle_of, restore_value, structure_hash, to_lua, write_pt_record
 from t7bridge.errors import CorruptError, FormatError, RecordError
@@ -232,3 +235,21 @@ def test_devices() -> None:
     back, _, _ = restore_value(decode_pt_record(data), storages)
 
     assert (back[0].device, back[0].storage.device) == ("cuda:1", "cuda:1")
+
+
+@pytest.mark.parametrize("storage_count", [1, 20])
+def test_storages_that_a_record_does_not_use(storage_count: int, tmp_path: Path) -> None:
+    """The value of a record has an array with other elements, which may get the identity of a storage not used."""
+    shown = {"a": Tensor.from_numpy(np.arange(4, dtype="f4"))}
+    data, _storages = recorded(shown)
+    value = pickle.dumps({"a": np.full(4, 9, "f4")}, protocol=2)
+    rows = [("bfloat16", 4, 0)] * storage_count  # each is made of the storage in the file
+    line, _, _pickle = changed(data, storages=rows, pickle_bytes=len(value)).partition(b"\n")
+    t7bridge.save(to_lua(shown).value, tmp_path / "x.t7")
+    with open(tmp_path / "x.t7", "ab") as file:
+        file.write(line + b"\n" + value)
+
+    for target in ("x.pt", "x.npz"):
+        report = t7bridge.convert(tmp_path / "x.t7", tmp_path / target)
+        assert "record" in {note.code for note in report.notes}
+        assert t7bridge.load(tmp_path / target)["a"].tolist() == [0, 1, 2, 3]

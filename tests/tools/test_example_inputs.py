@@ -65,11 +65,18 @@ def test_refused(given):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("given", [5, [None], [1.5], [object()]])
+@pytest.mark.parametrize("given", [5, [None], [1.5], [object()], b"1x3", [[]], [[[1, 2]]], [b"1x3"]])
 def test_neither_texts_nor_sizes(given):
     """A value of another type is an error too."""
     with pytest.raises(ModelError, match="not a shape"):
         parse_inputs(given)
+
+
+def test_sizes_of_numpy():
+    """Sizes that numpy computed are integers, too."""
+    sizes = tuple(np.array([1, 3]) * 2)
+    assert [each.shape for each in leaves(parse_inputs(sizes))] == [(2, 6)]
+    assert [each.shape for each in leaves(parse_inputs([sizes, (1, 4)]))] == [(2, 6), (1, 4)]
 
 
 def test_files(tmp_path):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from helpers import TESTFILES
 from torch import nn
 
 import t7bridge
 from t7bridge.errors import LeftOutWarning, ModelError, NoModuleError, UnknownFormatError
+from t7bridge.values.widened import ELEMENTS_KEY
 
 MODELS = sorted(path for path in (TESTFILES / "models").glob("*.t7") if not path.name.endswith(".io.t7"))
 
@@ -93,6 +96,26 @@ def test_several_state_dicts(tmp_path: Path) -> None:
     assert list(t7bridge.load_state_dict(tmp_path / "two.pt", "root")) == ["g.weight", "g.bias", "d.weight", "d.bias"]
 
 
+def test_several_values_of_lua(tmp_path: Path) -> None:
+    """Their state dicts have the paths that notes of a conversion name, and that `at` takes: those of a list."""
+    with t7bridge.T7Writer(tmp_path / "two.t7") as writer:
+        for name in ("lenet_mm", "autoencoder_flat"):
+            writer.write(t7bridge.load(TESTFILES / f"models/{name}.t7"))
+    with pytest.raises(ModelError, match=r"root\[0\], root\[1\]"):
+        t7bridge.load_state_dict(tmp_path / "two.t7")
+    second = t7bridge.load_state_dict(tmp_path / "two.t7", at="root[1]")
+    assert list(second) == list(t7bridge.load_state_dict(TESTFILES / "models/autoencoder_flat.t7"))
+
+    report = t7bridge.convert(tmp_path / "two.t7", tmp_path / "two.pt")
+    assert any("2 state dicts inside the value: root[0], root[1]" in note.message for note in report.notes)
+    t7bridge.convert(tmp_path / "two.t7", tmp_path / "second.pt", at="root[1]")
+    assert list(torch.load(tmp_path / "second.pt", weights_only=True)) == list(second)
+    t7bridge.convert(tmp_path / "two.t7", tmp_path / "whole.pt", at="root")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert list(whole[1]) == list(second)
+    assert len(t7bridge.load_state_dict(tmp_path / "two.t7", at="root")) == len(whole[0]) + len(second)
+
+
 def test_parts_of_a_lua_model() -> None:
     """A module inside has its own keys; lists of tensors are numbered."""
     layer = t7bridge.load_state_dict(TESTFILES / "models/lenet_mm.t7", at="root.modules[1]")
@@ -120,6 +143,18 @@ def test_types_and_devices(tmp_path: Path) -> None:
     assert half["first.weight"].data_ptr() == half["second.weight"].data_ptr()
     with pytest.raises(ModelError, match="float16 or bfloat16 or float32"):
         t7bridge.load_state_dict(tmp_path / "in.pt", dtype=torch.int8)
+
+
+def test_a_recorded_type_that_elements_do_not_have(tmp_path: Path) -> None:
+    """The tensor has the type that it has in the file; others have the recorded one."""
+    tensors = {"changed": torch.tensor([1.1, 2.0]), "same": torch.ones(2)}
+    metadata = {ELEMENTS_KEY: json.dumps({"changed": "bfloat16", "same": "bfloat16"})}
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors", metadata)
+
+    state = t7bridge.load_state_dict(tmp_path / "model.safetensors")
+    assert torch.equal(state["changed"], tensors["changed"])
+    assert torch.equal(state["same"], tensors["same"].bfloat16())
+    assert state["same"].dtype == torch.bfloat16
 
 
 def test_names(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import t7bridge
 from t7bridge.errors import FormatError
 from t7bridge.formats import PtWriter
 from t7bridge.graph import PythonGlobal
+from t7bridge.tools.verify import differences_from_torch
 
 ROOT = Path(__file__).parents[2] / "testfiles"
 T7 = [path for path in sorted(ROOT.glob("format/*.t7")) if not path.name.startswith(("stream", "object_custom_write"))]
@@ -147,6 +148,24 @@ def test_report_is_data() -> None:
     data = report.as_dict()
     assert data["same"] is True
     assert list(data["readers"].values()) == [["torchfile"], []]
+
+
+def test_what_pytorch_reads_otherwise(tmp_path: Path) -> None:
+    """Each difference of our value and PyTorch's has its path, and what PyTorch has; what is inside is not compared."""
+    torch.save(
+        {"list": [1, 2], "kind": [1], "number": 1, "shape": torch.ones(2), "bits": torch.ones(2)}, tmp_path / "x.pt"
+    )
+    value = t7bridge.load(tmp_path / "x.pt")
+    assert differences_from_torch(tmp_path / "x.pt", value) == []
+    torch.save({"bits": torch.zeros(2), "shape": torch.ones(3)}, tmp_path / "other.pt")
+    value.update(t7bridge.load(tmp_path / "other.pt"), list=[1, 2, 3], kind={}, number=1.0)
+    assert differences_from_torch(tmp_path / "x.pt", value) == [
+        "root.list: PyTorch has 2 items where here are 3",
+        "root.kind: PyTorch has a list where here is a dict",
+        "root.number: PyTorch has 1 for 1.0",
+        "root.shape: PyTorch has ('float32', (2,), False, False, False) for ('float32', (3,), False, False, False)",
+        "root.bits: PyTorch has different elements",
+    ]
 
 
 def test_pytorch_is_not_shown_long_names(tmp_path, monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 import torch
 
 import t7bridge
+from t7bridge.errors import UnsupportedError
 
 
 def written_t7(*values: object) -> bytes:
@@ -41,6 +43,21 @@ def test_t7_of_arrays_and_tensors():
     assert read.s == b"text"
     assert t7bridge.load(written_t7(np.float32(1.5))) == 1.5
     assert t7bridge.load(written_t7(torch.ones(2, 2))).tolist() == [[1, 1], [1, 1]]
+
+
+def test_t7_of_integers_beyond_its_numbers():
+    """They are text up to the digits that Python writes."""
+    assert t7bridge.load(written_t7({"n": 10**400})).n == b"1" + b"0" * 400
+    with pytest.raises(UnsupportedError, match=r"root\.n: an integer has too many digits"):
+        written_t7({"n": 10**5000})
+
+
+def test_arrays_around_one_object():
+    """An array without dimensions is what is in it: a dict, as `np.save` wraps it, or an array or tensor."""
+    for inner in (np.ones(2), torch.ones(2), {"x": torch.ones(2)}, np.float32(2.5), None):
+        array = np.empty((), object)
+        array[()] = inner
+        assert written_t7({"a": array}) == written_t7({"a": inner})
 
 
 def test_t7_shares_memory_between_values():

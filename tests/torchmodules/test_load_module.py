@@ -87,6 +87,17 @@ def test_index_base():
         t7bridge.load_module(path, index_base=2)
 
 
+def test_ignored_class_beyond_the_weights():
+    """The class that does not count may be any number, such as the 255 of images, also where classes have weights."""
+    weights = Tensor.from_numpy(np.array([1.0, 2.0, 3.0], "f4"))
+    criterion = TorchObject("nn.ClassNLLCriterion", 1, Table.of({"weights": weights, "ignoreIndex": 255.0}))
+    loss = t7bridge.load_module(written(criterion))
+    scores = torch.randn(4, 3).log_softmax(1)
+    classes = torch.tensor([1, 255, 3, 2])
+    wanted = torch.nn.functional.nll_loss(scores, classes - 1, torch.tensor([1.0, 2.0, 3.0]), ignore_index=254)
+    assert torch.allclose(loss(scores, classes), wanted)
+
+
 def test_all_unsupported_layers_at_once():
     """Layers without a module are all listed, with paths and reasons, and none is skipped."""
     stranger = TorchObject("nn.Strange", 1, Table.of({"output": None, "gradInput": None}))
@@ -200,13 +211,14 @@ def test_without_torch():
     [
         ("Unsqueeze", {"pos": 0.0, "numInputDims": 1.0}),
         ("Unsqueeze", {"pos": -1.0}),
+        ("NarrowTable", {"offset": -1.0, "length": 1.0}),
         ("JoinTable", {"dimension": 0.0, "nInputDims": 1.0}),
         ("Sum", {"dimension": 0.0, "nInputDims": 1.0}),
         ("SelectTable", {"index": 0.0}),
     ],
 )
 def test_positions_of_zero_are_refused(name, fields):
-    """Lua adds the batch to 0, or raises an error; `nn.Unsqueeze` does not count from the end."""
+    """Lua adds the batch to 0, or raises an error; Unsqueeze and NarrowTable do not count from the end."""
     with pytest.raises(UnsupportedLayerError, match="a position from 1"):
         live_module(TorchObject(f"nn.{name}", 1, Table.of(fields)))
 

@@ -10,6 +10,7 @@ import torch
 from helpers import TESTFILES, read
 from runtime_helpers import as_torch, difference, gradient_difference, run
 
+from t7bridge import Table, TorchObject
 from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.pooling import FractionalMaxPool
 from t7bridge.torchmodules.layers.resample import SpatialGlimpse
@@ -103,3 +104,13 @@ def test_glimpse_ignores_further_coordinates():
     further = torch.nn.functional.pad(places, (0, 1))
     assert torch.equal(layer([images, further]), layer([images, places]))
     assert torch.equal(layer([images[0], further[0]]), layer([images[0], places[0]]))
+
+
+@pytest.mark.parametrize(("index", "length", "kept"), [(-1, -5, 2), (-2, -5, 1), (-1, 3, 7), (3, -2, 7)])
+def test_narrow_by_negative_numbers(index, length, kept):
+    """A part is as long as in Lua, also where both its start and its length are negative; what Lua returned of 10."""
+    options = {"dimension": 1.0, "index": float(index), "length": float(length)}
+    module = live_module(TorchObject("nn.Narrow", 1, Table.of(options)), "root")
+    input = torch.arange(10.0)
+    first = max(index - 1, 0)
+    assert torch.equal(module(input), input[first : first + kept])

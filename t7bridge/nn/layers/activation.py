@@ -86,7 +86,7 @@ def _tanh_shrink(lua: Lua) -> Call:
 
 @becomes("torch.nn.ReLU", "torch.nn.Tanh", "torch.nn.Sigmoid")
 def _pointwise(lua: Lua) -> Call:
-    """Map cuDNN's base class of all transfer functions: `mode` selects one; without it, the subclass does.
+    """Map an object of cuDNN's base class of all transfer functions itself, whose field `mode` selects one.
 
     Raises:
         ModelError: it has no mode, or another one.

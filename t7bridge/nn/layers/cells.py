@@ -224,7 +224,10 @@ class Cell:
 
 
 def _lstm_tensors() -> dict[str, tuple[str, str]]:
-    """Return the tensors of an LSTM, gate by gate; see `Cell.tensors`."""
+    """Return the tensors of an LSTM, gate by gate, as in `Cell.tensors`: module in the pattern, extents.
+
+    A name with `bias` is the bias of that module, any other its weight. Lua's layers for the last output have no bias.
+    """
     tensors: dict[str, tuple[str, str]] = {}
     for gate in "ifgo":  # PyTorch's order
         tensors[f"weight_i{gate}"] = (f"x{gate}", "h i")

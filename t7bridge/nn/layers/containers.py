@@ -210,21 +210,41 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
         if one is other or (id(one), id(other)) in compared:
             continue
         compared.add((id(one), id(other)))
-        if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
+        inside = _pairs_inside_clones(one, other, sharing, common)
+        if inside is None:
             return False
-        layer = layer_of(one.class_name)
-        if one.class_name != other.class_name or layer is None:
-            return False
-        if _options(one, layer, common) != _options(other, layer, common):
-            return False
-        if sharing and not _share_tensors(one, other, layer):
-            return False
-        inside_one = _values_inside(one, layer)
-        inside_other = _values_inside(other, layer)
-        if len(inside_one) != len(inside_other):
-            return False
-        stack += zip(inside_one, inside_other)
+        stack += inside
     return not stack  # pairs that are left were not compared
+
+
+def _pairs_inside_clones(
+    one: Value, other: Value, sharing: bool, common: frozenset[str]
+) -> list[tuple[Value, Value]] | None:
+    """Return the pairs of modules inside two modules, which have to be clones for these to be.
+
+    Args:
+        one: a module.
+        other: another one.
+        sharing: whether they must also share all their tensors.
+        common: the names of fields that every module has.
+
+    Returns:
+        `None` if these two are no clones, whatever is inside.
+    """
+    if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
+        return None
+    layer = layer_of(one.class_name)
+    if one.class_name != other.class_name or layer is None:
+        return None
+    if _options(one, layer, common) != _options(other, layer, common):
+        return None
+    if sharing and not _share_tensors(one, other, layer):
+        return None
+    inside_one = _values_inside(one, layer)
+    inside_other = _values_inside(other, layer)
+    if len(inside_one) != len(inside_other):
+        return None
+    return list(zip(inside_one, inside_other))
 
 
 def _values_inside(obj: TorchObject, layer: Layer) -> list[Value]:
@@ -244,7 +264,7 @@ def _share_tensors(one: TorchObject, other: TorchObject, layer: Layer) -> bool:
 
 
 def _are_one_tensor(one: Value, other: Value) -> bool:
-    """Return whether two fields are the same elements in memory, or hold no elements in the same way."""
+    """Return whether two fields, each a tensor or nil, are the same elements in memory, or both empty or both nil."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return type(one) is type(other)
     if one.size != other.size:
@@ -360,8 +380,8 @@ def _layout_inside(lua: Lua) -> Layout:
     """Return the layout of the weight of the layer inside, whose Lua layout is what Lua normalizes.
 
     Raises:
-        NotMappedError: it has other steps than reshapes, and at the end perhaps another order of dimensions, which are
-            what the runtime's class can follow.
+        NotMappedError: the runtime's class cannot follow it: it has steps other than reshapes and, as the last one,
+            another order of dimensions.
     """
     child = lua.get("modules.1")
     if not isinstance(child, TorchObject):

@@ -5,6 +5,7 @@ Those of 2010 to 2012: xLearn bfbe47b, nnx 1c28e23, torch7-distro 0f97e8a.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attrs import evolve
@@ -123,15 +124,15 @@ INPUTS = made(lambda lua: lua.shape("weight")[1] * lua.integer("groups", 1))
 
 
 def _keyword_arguments(dims: int, groups: Read = _GROUPS) -> dict[str, Any]:
-    """Return the arguments of a convolution by keyword.
+    """Return the arguments of a convolution by keyword; with PyTorch's default, all but the stride are left out.
 
     Args:
         dims: dimensions of a kernel.
         groups: the source of the number of groups.
     """
     return {
-        "stride": axes("d", dims, 1),
-        # Up to 2015-06 one field `padding` was for all axes.
+        "stride": axes("d", dims, 1),  # fields dW, dH, …; 1 without them
+        # Fields padW, padH, …; up to 2015-06 one field `padding` was for all axes.
         "padding": axes("padding|pad", dims, 0).unless((0,) * dims),
         "groups": groups.unless(1),
         "bias": _IF_BIAS,
@@ -161,27 +162,41 @@ def _convolution_of_any_extent(dims: int) -> Choice:
     Args:
         dims: dimensions of a kernel.
     """
+    of_runtime_class = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
+    of_torch_class = convolution(dims, f"torch.nn.Conv{dims}d")
+    # Such small inputs are rare: generated source has PyTorch's class (`ModuleSpec.plain`), which refuses them.
+    plain_in_pages = evolve(of_runtime_class, plain=of_torch_class.target)
+    undilated = either(_may_exceed_padded_input(dims), plain_in_pages, of_torch_class)
+    return either(_strides_dilated(dims), of_runtime_class, undilated)
+
+
+def _strides_dilated(dims: int) -> Callable[[Lua], bool]:
+    """Return a function that says whether a dilated kernel has a stride above 1, without which nothing is rounded."""
     dilations = axes("dilation", dims, 1)
     strides = axes("d", dims, 1)
-    paddings = axes("padding|pad", dims, 0)
 
-    def is_dilated(lua: Lua) -> bool:
-        """Return whether a dilated kernel has a stride; with a stride of 1 nothing is rounded."""
+    def strides_dilated(lua: Lua) -> bool:
         of_axes = zip(dilations.get(lua), strides.get(lua))
         return any(dilation > 1 and stride > 1 for dilation, stride in of_axes)
 
-    def has_large_kernel(lua: Lua) -> bool:
-        """Return whether inputs are padded, and the kernel is still larger than the smallest input, of one element."""
+    return strides_dilated
+
+
+def _may_exceed_padded_input(dims: int) -> Callable[[Lua], bool]:
+    """Return a function that says whether inputs are padded, and the smallest one is still smaller than the kernel.
+
+    The smallest has one element. As for dilated kernels, it matters only with a stride above 1.
+    """
+    strides = axes("d", dims, 1)
+    paddings = axes("padding|pad", dims, 0)
+
+    def may_exceed(lua: Lua) -> bool:
         if not any(paddings.get(lua)):
             return False
         of_axes = zip(KERNEL.get(lua), strides.get(lua), paddings.get(lua))
         return any(stride > 1 and kernel > 1 + 2 * padding for kernel, stride, padding in of_axes)
 
-    of_runtime_class = convolution(dims, f"{LAYERS}conv.DilatedConv{dims}d")
-    of_torch_class = convolution(dims, f"torch.nn.Conv{dims}d")
-    # Such small inputs are rare: generated source has PyTorch's class (`ModuleSpec.plain`), which refuses them.
-    plain_in_pages = evolve(of_runtime_class, plain=of_torch_class.target)
-    return either(is_dilated, of_runtime_class, either(has_large_kernel, plain_in_pages, of_torch_class))
+    return may_exceed
 
 
 def _full_convolution(dims: int) -> Row:

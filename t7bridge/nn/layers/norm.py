@@ -8,7 +8,7 @@ from typing import Any
 
 from ...data import np
 from ...graph.dtypes import INT64
-from ...graph.lua import TorchObject, Value
+from ...graph.lua import TorchObject
 from ...graph.storage import Storage
 from ...graph.tensor import Tensor
 from .. import walk
@@ -277,10 +277,10 @@ def _local_kernel(lua: Lua) -> tuple[int, ...]:
 
 
 _PARTS = {
+    "normalizer": "nn.CDivTable",
     "subtractor": "nn.CSubTable",
     "divider": "nn.CDivTable",
     "thresholder": "nn.Threshold",
-    "normalizer": "nn.CDivTable",
 }
 """The classes of the modules that use the estimators, by the fields of a layer that subtracts or divides."""
 
@@ -294,15 +294,16 @@ def _check_parts(lua: Lua) -> None:
     Raises:
         NotMappedError: a program changed them. A missing module is as it was made.
     """
-    # In a layer that subtracts and divides, this field holds a Sequential of a layer for each.
-    allowed: dict[str, tuple[str, ...]] = {"normalizer": ("nn.CDivTable", "nn.Sequential")}
     for inside in ("", "normalizer.modules.1.", "normalizer.modules.2."):
         for name, class_name in _PARTS.items():
-            allowed.setdefault(inside + name, (class_name,))
-    for path, class_names in allowed.items():
-        module = lua.get(path)
-        if isinstance(module, TorchObject) and stock_name(module) not in class_names:
-            raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{path}")
+            path = inside + name
+            allowed = [class_name]
+            if path == "normalizer":
+                # A layer that subtracts and divides has a Sequential of a layer for each here.
+                allowed.append("nn.Sequential")
+            module = lua.get(path)
+            if isinstance(module, TorchObject) and stock_name(module) not in allowed:
+                raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{path}")
 
 
 def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
@@ -323,36 +324,40 @@ def _check_estimator(lua: Lua, start: str, kernel: np.ndarray) -> None:
         if not isinstance(module, TorchObject) or id(module) in seen:
             continue
         seen.add(id(module))
-        fields = Fields(module)
-        # A normalization inside the module has estimators of its own.
-        estimators = [fields.get(field) for field in ("meanestimator", "stdestimator", "normalizer")]
-        stack += estimators
-        stack += [child.value for child in modules(module)]
-        if not _is_of_estimator(fields, estimators, kernel):
+        if not _is_of_estimator(module, kernel):
             raise NotMappedError("its modules inside were changed", path=f"{lua.path}.{start}")
+        # A normalization inside the module has estimators of its own.
+        stack += _estimators_of(module)
+        stack += [child.value for child in modules(module)]
 
 
-def _is_of_estimator(fields: Fields, estimators: list[Value], kernel: np.ndarray) -> bool:
+def _is_of_estimator(module: TorchObject, kernel: np.ndarray) -> bool:
     """Return whether a module is one that Lua's constructors put into an estimator, with this kernel if it has one.
 
     An estimator computes the mean or the deviation of the surroundings, with the kernel of the normalization.
 
     Args:
-        fields: of the module.
-        estimators: its own, if it is a normalization by the surroundings itself; `None` for missing ones.
+        module: the module; those inside it do not matter.
         kernel: the elements of the kernel, in a row.
     """
-    name = stock_name(fields.obj)
+    name = stock_name(module)
     if name in _CONVOLUTIONS:
-        return _has_kernel(fields, kernel)
+        return _has_kernel(Fields(module), kernel)
     if name in _LOCAL_NORMALIZATIONS:
-        # Its kernel is that of its estimators, which are checked too.
-        return any(isinstance(estimator, TorchObject) for estimator in estimators)
+        # Its kernel is that of its estimators, which the caller checks too.
+        return bool(_estimators_of(module))
     return name in _WITHOUT_KERNEL
 
 
+def _estimators_of(module: TorchObject) -> list[TorchObject]:
+    """Return the modules that a normalization by the surroundings has in fields of their own; none of other modules."""
+    fields = Fields(module)
+    values = [fields.get(name) for name in ("meanestimator", "stdestimator", "normalizer")]
+    return [value for value in values if isinstance(value, TorchObject)]
+
+
 def _has_kernel(convolution: Fields, kernel: np.ndarray) -> bool:
-    """Return whether a convolution has a multiple of the kernel, or several, and no bias.
+    """Return whether each plane of a convolution's weight is a multiple of the kernel, and it has no bias.
 
     Args:
         convolution: its fields.

@@ -81,7 +81,7 @@ def _may_begin_after_input(dims: int, dilation: Read | None = None) -> Callable[
         steps = dilation.get(fields) if dilation else (1,) * dims
         spans = [step * (size - 1) + 1 for size, step in zip(kernel, steps)]
         # If a stride is larger than a window, elements between two windows are in neither. Where the input ends among
-        # these, the next window begins after it.
+        # these, the next window begins after it. A kernel of 0 is left to PyTorch's class, which refuses it.
         return any(stride > span > 0 for stride, span in zip(strides, spans))
 
     return may_begin_after
@@ -251,7 +251,7 @@ def _fractional_max_pool(axes: str) -> Row:
     Args:
         axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
     """
-    first_ratio = f"ratio{axes[0]}"
+    first_ratio = f"ratio{axes[0]}"  # a layer has a ratio for each axis, or for none
 
     def of_axes(prefix: str, read: Callable[[Lua, str], Any]) -> Callable[[Lua], Literal]:
         """Return a function of the fields that reads one of each axis."""

@@ -280,7 +280,7 @@ def _is_sequence(lua: Lua) -> bool:
 
     It reaches the Repeater through containers that pass `maxBPTTstep` on, which `_OWN_STEPS` do not.
     """
-    for obj in lua.above:
+    for obj in lua.above:  # the innermost first
         if obj.class_name == "nn.Sequencer":
             return True
         if obj.class_name in _OWN_STEPS:
@@ -709,6 +709,7 @@ def _cell_of_torch(kind: str, **facts: Any) -> Traits:
         **facts: further traits.
     """
     of_every_cell: Any = {"takes_list": True, "by_step": True, "recurrent": RecurrentLayer(kind), **facts}
+    # `Lists.cell` of codegen writes the call, with a variable for each part of the state: output h, cell c.
     if kind == "LSTM":
         return Traits(returns_list=True, flow=walk.pair, written=("cell", "hc"), **of_every_cell)
     return Traits(written=("cell", "h"), **of_every_cell)

@@ -126,16 +126,16 @@ def _index(lua: Lua) -> int | str:
     return lua.text("index") if named else lua.index0("index")
 
 
-def _position(lua: Lua) -> int:
-    """Return the place of the dimension that an Unsqueeze adds, 0-based.
+def _position(name: str) -> Read:
+    """Read a position, 0-based, for a layer of Lua that does not count negative ones from the end; they are refused."""
 
-    Raises:
-        ModelError: it counts from the end, which Lua's layer does not.
-    """
-    position = lua.index0("pos")
-    if position < 0:
-        raise lua.wrong("pos", "a position from 1", float(position))
-    return position
+    def position_from_0(lua: Lua) -> int:
+        position = lua.index0(name)
+        if position < 0:
+            raise lua.wrong(name, "a position from 1", float(position))
+        return position
+
+    return Read("dim", position_from_0, (name,))
 
 
 def _unsqueezed(fields: Fields, output: Node) -> Expression:
@@ -205,9 +205,7 @@ register_layer(
         ),
         "nn.View": of_runtime("shape.View", sizes("size").each, n_input_dims=optional("numInputDims")),
         "nn.Squeeze": of_runtime("shape.Squeeze", optional_dim("dim"), n_input_dims=optional("numInputDims")),
-        "nn.Unsqueeze": of_runtime(
-            "shape.Unsqueeze", Read("dim", _position, ("pos",)), n_input_dims=optional("numInputDims")
-        ),
+        "nn.Unsqueeze": of_runtime("shape.Unsqueeze", _position("pos"), n_input_dims=optional("numInputDims")),
         "nn.Transpose": of_runtime("shape.Transpose", made(_pairs).each, n_input_dims=optional("numInputDims")),
         "nn.Replicate": of_runtime(
             "shape.Replicate", integer("nfeatures"), dim("dim", 1), n_input_dims=optional("ndim")
@@ -308,7 +306,7 @@ register_layer(
         "nn.SelectTable": of_runtime("table.SelectTable", _index),
         "nngraph.JustElement": of_runtime("table.SelectTable", 0),
         "nngraph.JustTable": of_runtime("table.JustTable"),
-        "nn.NarrowTable": of_runtime("table.NarrowTable", dim("offset"), integer("length", 1)),
+        "nn.NarrowTable": of_runtime("table.NarrowTable", _position("offset"), integer("length", 1)),
         "nn.MixtureTable": of_runtime(
             "table.MixtureTable", made(lambda lua: (lua.index0("dim"),) if lua.has("dim") else ()).each
         ),

@@ -120,39 +120,48 @@ def state_after_batch_first_sequence(lua: Lua, *states: str) -> Literal:
     return joined_parts(parts)
 
 
-def _nested_literals(value: Value, leaf: Callable[[Value, list[Value] | None], Literal]) -> Any:
-    """Return the literal of a value; of a list without one, the list of the literals of its elements, and so on.
+class _NestedLiterals:
+    """Makes literals of values and of what lists hold, up to a total size."""
 
-    Args:
-        value: the value.
-        leaf: returns the literal of a value, from it and its elements, `None` if it is no list; `None` if it has no
-            literal as a whole, so that its elements are looked at.
+    def __init__(self, leaf: Callable[[Value, list[Value] | None], Literal]) -> None:
+        """Start with no value.
 
-    Returns:
-        `None` if the value, or anything in it, has no literal.
+        Args:
+            leaf: returns the literal of a value, from it and its elements, `None` if it is no list; `None` if it has no
+                literal as a whole, so that its elements are looked at.
+        """
+        self._leaf = leaf
+        self._remaining = _MOST_ELEMENTS
 
-    Raises:
-        NotMappedError: there are too many, as in a list that holds another many times.
-    """
-    remaining = _MOST_ELEMENTS
+    def of(self, value: Value, depth: int = 0) -> Any:
+        """Return the literal of a value; of a list without one, the list of the literals of its elements, and so on.
 
-    def literals_of(value: Value, depth: int) -> Any:
-        """Return the literal of a value, or those of its elements; `depth` is the number of lists around it."""
-        nonlocal remaining
+        Args:
+            value: the value.
+            depth: the number of lists around it.
+
+        Returns:
+            `None` if the value, or anything in it, has no literal.
+
+        Raises:
+            NotMappedError: there are too many, as in a list that holds another many times.
+        """
         items = items_of(value) if depth < _MAX_DEPTH else None
-        if isinstance(value, Tensor):
-            remaining -= value.numel
-        else:
-            remaining -= _ELEMENTS_PER_ITEM * (1 + len(items or ()))
-        if remaining < 0:
-            raise NotMappedError("holds a state with too many elements")
-        literal = leaf(value, items)
+        self._count(value, items)
+        literal = self._leaf(value, items)
         if literal is not None or not items:
             return literal
-        parts = [literals_of(item, depth + 1) for item in items]
+        parts = [self.of(item, depth + 1) for item in items]
         return None if None in parts else parts
 
-    return literals_of(value, 0)
+    def _count(self, value: Value, items: list[Value] | None) -> None:
+        """Count a value, or a list with its items, before anything is made of it."""
+        if isinstance(value, Tensor):
+            self._remaining -= value.numel
+        else:
+            self._remaining -= _ELEMENTS_PER_ITEM * (1 + len(items or ()))
+        if self._remaining < 0:
+            raise NotMappedError("holds a state with too many elements")
 
 
 def nested_values(value: Value) -> Literal:
@@ -160,29 +169,34 @@ def nested_values(value: Value) -> Literal:
 
     An empty tensor is a state that was not set yet: it, and a table with one in it, are `None`.
     """
+    return _NestedLiterals(_values_of_tensor).of(value)
 
-    def elements_of_tensor(value: Value, _items: list[Value] | None) -> Literal:
-        """Return the elements of one tensor."""
-        if not isinstance(value, Tensor) or not value.numel:
-            return None
-        return nested(elements(value).tolist())
 
-    return _nested_literals(value, elements_of_tensor)
+def _values_of_tensor(value: Value, _items: list[Value] | None) -> Literal:
+    """Return the elements of one tensor as nested tuples; `None` for an empty one, and for anything else."""
+    if not isinstance(value, Tensor) or not value.numel:
+        return None
+    return nested(elements(value).tolist())
 
 
 def nested_sizes(value: Value) -> Any:
     """Return the sizes of an output: a tuple of numbers, or for a table of outputs a tuple of these; else `None`."""
+    return nested(_NestedLiterals(_sizes_of_tensor).of(value))
 
-    def sizes_of_tensor(value: Value, items: list[Value] | None) -> Literal:
-        """Return the sizes of one tensor, which are a storage, a list of numbers, or a number for a vector."""
-        if isinstance(value, Storage):
-            return tuple(map(int, value.array))
-        extents = [value] if isinstance(value, float) else items
-        if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
-            return None
-        return tuple(map(int, extents))
 
-    return nested(_nested_literals(value, sizes_of_tensor))
+def _sizes_of_tensor(value: Value, items: list[Value] | None) -> Literal:
+    """Return the sizes of one tensor, a storage, a list of numbers, or a number for a vector; `None` if it is none.
+
+    Args:
+        value: the sizes.
+        items: its elements, if it is a list.
+    """
+    if isinstance(value, Storage):
+        return tuple(map(int, value.array))
+    extents = [value] if isinstance(value, float) else items
+    if not extents or not all(isinstance(extent, float) and extent.is_integer() for extent in extents):
+        return None
+    return tuple(map(int, extents))
 
 
 def _lets_resume(obj: TorchObject) -> bool:

@@ -193,8 +193,14 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def with_zero_gradients(value: Any, unused: list[Any]) -> Any:
-    """Return a value, a tensor or lists of tensors; in the backward pass, what is not
-    used gets gradients of zeros, so that layers before it add their penalties.
+    """Return a value, a tensor or lists of tensors, that is made to depend on others.
+
+    In the backward pass these get gradients of zeros, so that the layers that made
+    them add their penalties, which PyTorch would leave out.
+
+    Args:
+        value: the value; at least one tensor.
+        unused: the other tensors, or lists of them.
     """
     others = [tensor for tensor in tensors_in(unused) if tensor.requires_grad]
     if not others:

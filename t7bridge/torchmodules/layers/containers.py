@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from .base import Layer, joined, map_nested, up_to_none, with_batch
 
 Link = tuple[int, tuple[int, ...]]
+"""The number of a node, and the path to an element of its output; an empty path for all
+of it.
+"""
 
 
 class Graph(nn.Sequential):
@@ -21,8 +24,7 @@ class Graph(nn.Sequential):
         modules: the modules by name.
         nodes: for each step the name of its module, or `None` for the identity, and its
             inputs: the numbers of other nodes and the selected elements of their
-                outputs.
-            Node 0 is the input, the first step node 1.
+            outputs. Node 0 is the input, the first step node 1.
         outputs: the outputs, in the same form.
         returns_list: whether to return a list.
     """
@@ -36,9 +38,11 @@ class Graph(nn.Sequential):
         returns_list: bool,
     ) -> None:
         super().__init__(modules)
+        # For each node after the input: the name of its module, `None` for the
+        # identity, and where its inputs come from.
         self.nodes = nodes
-        self.outputs = outputs
-        self.returns_list = returns_list
+        self.outputs = outputs  # where they come from
+        self.returns_list = returns_list  # else there is one output
 
     def forward(self, input: Any) -> Any:
         """Map the inputs to the outputs of the graph in Lua: one value, or a list."""
@@ -137,7 +141,7 @@ class DepthConcat(nn.Sequential):
             # torch pads from the last dimension on.
             for dim in range(output.dim() - 1, -1, -1):
                 missing = largest[dim] - output.size(dim)
-                # Concatenated as it is; `self.dim` may be negative.
+                # The joined dimension is not padded; `self.dim` may be negative.
                 if dim == self.dim % output.dim():
                     missing = 0
                 borders += [missing // 2, missing - missing // 2]
@@ -149,7 +153,7 @@ class ConcatTable(nn.Sequential):
     """Applies each module to its input."""
 
     def forward(self, input: Any) -> list[Any]:
-        """Return their outputs."""
+        """Return the outputs of all modules, up to the first that is `None`."""
         return up_to_none([module(input) for module in self])
 
 
@@ -159,7 +163,7 @@ class ParallelTable(nn.Sequential):
     """
 
     def forward(self, inputs: list[Any]) -> list[Any]:
-        """Return their outputs."""
+        """Return the outputs of all modules, up to the first that is `None`."""
         outputs = []
         # Not `zip`: slices of a tensor, one at a time, may be changed in place.
         for index, module in enumerate(self):
@@ -223,37 +227,51 @@ class MapTable(nn.Sequential):
         self.most = len(modules)
 
     def forward(self, inputs: list[Any]) -> list[Any]:
-        """Return their outputs."""
-        # Not by an assignment, which marks a layer that keeps a state of its own: these
-        # are states of the modules inside. Like Lua's clones, the elements of a longer
-        # list stay after a shorter one.
+        """Return the output for each element; change `most`, `state` and
+        `statistics`.
+        """
+        # Through `vars`: a page of source takes a class that assigns to `self` for one
+        # with a state of its own, and what is set here is of the modules inside.
+        # Like Lua's clones, elements of a longer list stay after a shorter one.
         vars(self)["most"] = max(self.most, len(inputs))
-        # Once trained, each element up to `most` without a module of its own has a copy
-        # of the first module's statistics. `_output` puts it in their places.
         statistics_places = self._statistics_places()
         self._add_statistics(statistics_places)
-        states = self.state or []  # of each element; none at first, and after `forget`
-        stateful = self._states_inside()
-        # A new element begins like a clone of the first module as it is before this
-        # call.
-        if states:
-            state_of_new = states[0]
-        else:  # the one in the file
-            state_of_new = [getattr(module, name) for module, name in stateful]
+        state_places = self._state_places()
+        states = self._states_of_elements(len(inputs), state_places)
         outputs = []
         for index, input in enumerate(inputs):
-            if index == len(states):
-                states.append(state_of_new)
-            for (module, name), value in zip(stateful, states[index]):
+            # Most elements share the first module, which resumes from their states.
+            for (module, name), value in zip(state_places, states[index]):
                 vars(module)[name] = value
             outputs.append(self._output(index, input, statistics_places))
-            states[index] = [getattr(module, name) for module, name in stateful]
-        if stateful:  # else the elements have no states
+            states[index] = [getattr(module, name) for module, name in state_places]
+        if state_places:  # else the elements have no states
             vars(self)["state"] = states
         return outputs
 
-    def _states_inside(self) -> list[Any]:
-        """Return each attribute that changes from call to call: module and name."""
+    def _states_of_elements(self, count: int, places: list[Any]) -> list[Any]:
+        """Return the states before this call of at least `count` elements, each a list
+        of values for the places.
+
+        A new element begins like a clone of the first module.
+
+        Args:
+            count: number of elements.
+            places: of the values, see `_state_places`.
+        """
+        states = self.state or []  # none before the first call, and after `forget`
+        if states:
+            state_of_new = states[0]
+        else:  # what the file, or `forget`, left in the modules
+            state_of_new = [getattr(module, name) for module, name in places]
+        return states + [state_of_new] * (count - len(states))
+
+    def _state_places(self) -> list[Any]:
+        """Return the modules inside that keep something of their last call, each with
+        the name of an attribute that has it.
+        """
+        # `hidden` is the state of a layer of torch.nn, `state` that of any other;
+        # `trained_last` goes with both.
         return [
             (module, name)
             for module in self.modules()
@@ -262,8 +280,8 @@ class MapTable(nn.Sequential):
         ]
 
     def _statistics_places(self) -> list[Any]:
-        """Return the place of each statistic in the first module: of the modules in it,
-        the one that has it as a buffer, and its name there.
+        """Return the modules in the first module that have statistics, each with the
+        name of a buffer that has them.
         """
         if not len(self):
             return []
@@ -274,8 +292,11 @@ class MapTable(nn.Sequential):
         ]
 
     def _add_statistics(self, places: list[Any]) -> None:
-        """Let elements without a module of their own, up to `most`, begin with copies
-        of the first module's statistics: Lua cloned it when it first saw so many.
+        """In training, give each element that has neither a module nor statistics of
+        its own copies of the first module's statistics.
+
+        These are elements up to `most`: Lua cloned the module when it first saw so
+        many.
 
         Args:
             places: of the statistics, see `_statistics_places`.
@@ -284,10 +305,11 @@ class MapTable(nn.Sequential):
         if torch.compiler.is_compiling():
             return
         # In evaluation no statistics change, and those of the first will do.
-        if any(module.training for module, _ in places):
-            for _ in range(len(self) + len(self.statistics), self.most):
-                copies = [module.get_buffer(name).clone() for module, name in places]
-                self.statistics.append(copies)
+        if not any(module.training for module, _ in places):
+            return
+        for _ in range(len(self) + len(self.statistics), self.most):
+            copies = [module.get_buffer(name).clone() for module, name in places]
+            self.statistics.append(copies)
 
     def _output(self, index: int, input: Any, places: list[Any]) -> Any:
         """Return the output for an element, with its own module or statistics.
@@ -299,18 +321,31 @@ class MapTable(nn.Sequential):
         """
         if index < len(self):
             return self[index](input)
-        if index - len(self) >= len(self.statistics):  # not trained yet
+        # The first elements have modules of their own, the others may have statistics.
+        number = index - len(self)
+        if number >= len(self.statistics):  # not trained yet
             return self[0](input)
-        of_first = [module.get_buffer(name) for module, name in places]
-        of_element = self.statistics[index - len(self)]
-        # The first module computes with the statistics of the element.
+        return self._output_with(self.statistics[number], input, places)
+
+    def _output_with(
+        self, statistics: list[Tensor], input: Any, places: list[Any]
+    ) -> Any:
+        """Return the first module's output with other statistics than its own, which
+        are replaced in the list by those after the call.
+
+        Args:
+            statistics: a tensor for each place.
+            input: the input.
+            places: of the statistics in the first module, see `_statistics_places`.
+        """
+        own = [module.get_buffer(name) for module, name in places]
         try:
-            for (module, name), buffer in zip(places, of_element):
+            for (module, name), buffer in zip(places, statistics):
                 setattr(module, name, buffer)
             output = self[0](input)
-            of_element[:] = [module.get_buffer(name) for module, name in places]
+            statistics[:] = [module.get_buffer(name) for module, name in places]
         finally:
-            for (module, name), buffer in zip(places, of_first):
+            for (module, name), buffer in zip(places, own):
                 setattr(module, name, buffer)
         return output
 
@@ -330,7 +365,7 @@ class SharedParallelTable(Layer):
     unit: nn.Module
 
     def forward(self, inputs: list[Any]) -> list[Any]:
-        """Return its outputs."""
+        """Return the output for each element."""
         return [self.unit(inputs[index]) for index in range(len(inputs))]
 
 
@@ -419,9 +454,11 @@ class WeightNorm(nn.Sequential):
         order: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(module)
-        self.dim = dim
-        self.lua_shape = lua_shape
-        self.order = order
+        self.dim = dim  # of Lua's weight
+        self.lua_shape = lua_shape  # `None`: the shape of the module's weight
+        self.order = (
+            order  # of Lua's dimensions in the module's weight; `None`: the same
+        )
         weight = module.weight
         assert isinstance(weight, Tensor)
         # No parameter: it is computed from g and v, which are learned.

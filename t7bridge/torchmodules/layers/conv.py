@@ -72,13 +72,6 @@ class FullConvolution(nn.Module):
             return output
         source, of_requested_size = input[:2]  # as in Lua, others are ignored
         dims = len(self.kernel_size)
-        extents = of_requested_size.shape[-dims:]
-        options = (self.padding, self.kernel_size, self.stride)
-        # What whole strides leave of the requested size, which Lua does not check.
-        output_padding = [
-            (size + 2 * padding - kernel) % stride
-            for size, padding, kernel, stride in zip(extents, *options, strict=True)
-        ]
         transposed: Any = F.conv_transpose2d if dims == 2 else F.conv_transpose3d
         enlarged: Tensor = transposed(
             source,
@@ -86,11 +79,23 @@ class FullConvolution(nn.Module):
             self.bias,
             self.stride,
             self.padding,
-            output_padding,
+            self._padding_for(of_requested_size.shape[-dims:]),
             self.groups,
             self.dilation,
         )
         return enlarged
+
+    def _padding_for(self, extents: tuple[int, ...]) -> list[int]:
+        """Return the elements to be added at the end of each dimension of the output.
+
+        As in Lua they are what whole strides leave of the requested extents, whether
+        or not the input is of the size that leads to these.
+        """
+        options = (self.padding, self.kernel_size, self.stride)
+        return [
+            (size + 2 * padding - kernel) % stride
+            for size, padding, kernel, stride in zip(extents, *options, strict=True)
+        ]
 
 
 class FullConvolution2d(FullConvolution, nn.ConvTranspose2d):
@@ -277,6 +282,7 @@ class TemporalRowConv(nn.Conv1d):
         super().__init__(
             features, features, kernel_size, stride, groups=features, bias=bias
         )
+        # Whether sequences are (features, time), not (time, features).
         self.features_first = features_first
 
     def forward(self, input: Tensor) -> Tensor:
@@ -307,6 +313,7 @@ class TemporalMaxPool(Layer):
 
 
 INSERTION_SORTED = 10
+"""Lua's sort leaves parts of so many numbers to insertions."""
 LUA_SORT_IS_STABLE_UP_TO = INSERTION_SORTED + 1
 
 
@@ -319,55 +326,71 @@ def quicksorted(values: list[float]) -> list[int]:
 
     Source: torch7 `THTensorMath.c`, `quicksortdescend`, after Sedgewick 1978.
     """
-    keys = list(values)
-    order = list(range(len(keys)))
-
-    def swap(one: int, other: int) -> None:
-        keys[one], keys[other] = keys[other], keys[one]
-        order[one], order[other] = order[other], order[one]
-
-    def divide(left: int, right: int) -> tuple[int, int]:
-        """Put larger numbers of a part first, then the pivot, then smaller ones.
-
-        Each step is that of the source: they decide the order of equal numbers.
-
-        Returns:
-            The positions of the pivot and of the first smaller number; any number
-            between them is equal to the pivot.
-        """
-        swap((left + right) // 2, left + 1)
-        # Of the first, the middle and the last, the median becomes the first.
-        if keys[left + 1] < keys[right]:
-            swap(left + 1, right)
-        if keys[left] < keys[right]:
-            swap(left, right)
-        if keys[left + 1] < keys[left]:
-            swap(left + 1, left)
-        pivot = keys[left]
-        low, high = left + 1, right
-        while True:
-            low += 1
-            while keys[low] > pivot:
-                low += 1
-            high -= 1
-            while keys[high] < pivot:
-                high -= 1
-            if high < low:
-                break
-            swap(low, high)
-        swap(left, high)
-        return high, low
-
+    pairs = [(value, index) for index, value in enumerate(values)]
     # First and last position of each part that is still to be divided.
-    parts = [(0, len(keys) - 1)] if len(keys) > LUA_SORT_IS_STABLE_UP_TO else []
+    parts = []
+    if len(pairs) > LUA_SORT_IS_STABLE_UP_TO:
+        parts.append((0, len(pairs) - 1))
     while parts:
         left, right = parts.pop()
-        pivot_at, behind = divide(left, right)
+        pivot_at, behind = _divide(pairs, left, right)
         for first, last in ((left, pivot_at - 1), (behind, right)):
             if last - first + 1 > INSERTION_SORTED:
                 parts.append((first, last))
     # Python's sort is stable, as one by insertions.
-    return [order[at] for at in sorted(range(len(keys)), key=lambda at: -keys[at])]
+    pairs.sort(key=lambda pair: -pair[0])
+    return [index for _, index in pairs]
+
+
+def _divide(pairs: list[tuple[float, int]], left: int, right: int) -> tuple[int, int]:
+    """Put the larger numbers of a part first, then the pivot, then the smaller ones.
+
+    Each step is that of the source: they decide the order of equal numbers.
+
+    Args:
+        pairs: numbers and their indices, which are moved.
+        left: position of the first of the part.
+        right: that of the last, at least two further on.
+
+    Returns:
+        The positions of the pivot and of the first smaller number; any number between
+        them is equal to the pivot.
+    """
+    pivot = _median_to_first(pairs, left, right)
+    low, high = left + 1, right
+    while True:
+        low += 1
+        while pairs[low][0] > pivot:
+            low += 1
+        high -= 1
+        while pairs[high][0] < pivot:
+            high -= 1
+        if high < low:
+            break
+        _swap(pairs, low, high)
+    _swap(pairs, left, high)
+    return high, low
+
+
+def _median_to_first(pairs: list[tuple[float, int]], left: int, right: int) -> float:
+    """Move the median of the first, the middle and the last number to the first place
+    of a part; return it.
+
+    The largest of the three becomes the second and the smallest the last, which stop
+    the searches of `_divide`.
+    """
+    _swap(pairs, (left + right) // 2, left + 1)
+    if pairs[left + 1][0] < pairs[right][0]:
+        _swap(pairs, left + 1, right)
+    if pairs[left][0] < pairs[right][0]:
+        _swap(pairs, left, right)
+    if pairs[left + 1][0] < pairs[left][0]:
+        _swap(pairs, left + 1, left)
+    return pairs[left][0]
+
+
+def _swap(pairs: list[tuple[float, int]], one: int, other: int) -> None:
+    pairs[one], pairs[other] = pairs[other], pairs[one]
 
 
 class TemporalDynamicKMaxPool(Layer):
@@ -392,16 +415,18 @@ class TemporalDynamicKMaxPool(Layer):
         may_differ = k < steps and steps > LUA_SORT_IS_STABLE_UP_TO
         # torch.export cannot follow values.
         if may_differ and not torch.compiler.is_compiling():
-            index = self._index_of_lua(input, index, values.narrow(-2, k - 1, 2))
+            last_and_next = values.narrow(-2, k - 1, 2)
+            index = self._index_of_lua(input, index, last_and_next)
         in_time, _ = index.sort(-2)
         return input.gather(-2, in_time)
 
     @staticmethod
     def _index_of_lua(input: Tensor, index: Tensor, border: Tensor) -> Tensor:
-        """Return the indices of the k largest elements that Lua takes.
+        """Return the indices of the k elements of each feature that Lua takes for the
+        largest, (…, k, n), in any order.
 
         Args:
-            input: the input.
+            input: the input, (…, time, n).
             index: the indices by a stable sort, (…, k, n).
             border: the last number taken and the first that is not, (…, 2, n): where
                 they are equal, Lua may take others.

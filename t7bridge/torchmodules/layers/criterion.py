@@ -325,10 +325,11 @@ class ClassNLLCriterion(WeightedCriterion):
         )
         if not self.average:
             return total
-        weights = (classes != ignored).to(total.dtype)
+        counts = classes != ignored
+        weights = counts.to(total.dtype)
         if self.weight is not None:
-            # An ignored class may be negative: it has the weight 0 already.
-            weights = weights * self.weight[classes.clamp(min=0)]
+            # The ignored class may be any number, also one beyond the weights.
+            weights = weights * self.weight[classes.masked_fill(~counts, 0)]
         divisor = weights.sum()
         # Where nothing counts, the loss is 0.
         return total / divisor.masked_fill(divisor == 0, 1)
@@ -639,25 +640,31 @@ class ClassReward(Layer):
         self.rewarded: list[nn.Module] = []
 
     def forward(self, inputs: list[Tensor], target: Tensor) -> Tensor:
-        """Take a list of scores (batch, classes) and baseline, and classes (batch);
-        return a scalar.
+        """Take a list of scores (batch, classes), or (batch) of one probability, and
+        baseline (batch) or (batch, 1); and classes (batch); return a scalar.
         """
         scores, baseline = inputs[:2]
-        if self.index_base is None:
-            is_right = (scores > 0.5) == (target > 0.5)
-        else:
-            chosen = scores.reshape(-1, scores.size(-1)).argmax(1) + self.index_base
-            is_right = chosen == target.reshape(-1)
-        reward = is_right.to(scores) * self.scale
-        advantage = reward - baseline.detach().reshape(reward.shape)
-        if self.average:
-            advantage = advantage / len(reward)
-        for module in self.rewarded:
-            for part in module.modules():
-                if "reward" in vars(part):  # a layer that samples
-                    vars(part)["reward"] = advantage
+        reward = self._is_right(scores, target).to(scores) * self.scale
+        self._reward_samples(reward - baseline.detach().reshape(reward.shape))
         loss = -reward.mean() if self.average else -reward.sum()
         # This adds 0; its gradient teaches the baseline.
         learned = self.criterion(baseline, reward.reshape(baseline.shape))
         result: Tensor = loss + (learned - learned.detach())
         return result
+
+    def _is_right(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Return which examples have the right class."""
+        if self.index_base is None:  # one probability for each example
+            return (scores > 0.5) == (target > 0.5)
+        chosen = scores.reshape(-1, scores.size(-1)).argmax(1) + self.index_base
+        return chosen == target.reshape(-1)
+
+    def _reward_samples(self, advantage: Tensor) -> None:
+        """Set the reward of each layer that samples, in the modules that `rewarded`
+        lists, from the advantage of each example.
+        """
+        reward = advantage / len(advantage) if self.average else advantage
+        for module in self.rewarded:
+            for part in module.modules():
+                if "reward" in vars(part):  # a layer that samples
+                    vars(part)["reward"] = reward

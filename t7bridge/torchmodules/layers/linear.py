@@ -78,7 +78,7 @@ class PartialLinear(nn.Linear):
         partition: tuple[int, ...],
     ) -> None:
         super().__init__(in_features, out_features, bias)
-        self.partition = list(partition)
+        self.partition = list(partition)  # the outputs to compute, 0-based
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, in); return (batch, outputs in the partition)."""
@@ -471,10 +471,12 @@ class NCE(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features)
         self.samples = samples
-        self.shared = shared
-        self.normalized = normalized
-        self.logarithms = logarithms
+        self.shared = shared  # by the examples of a batch: the samples
+        self.normalized = normalized  # in evaluation: probabilities of all classes,
+        self.logarithms = logarithms  # or their logarithms
         self.index_base = index_base
+        # Placeholders: a file has the probabilities of classes as noise, and what the
+        # model's scores are divided by.
         self.unigrams = nn.Buffer(torch.ones(out_features) / out_features)
         self.Z = nn.Buffer(torch.ones(1))
 
@@ -496,14 +498,19 @@ class NCE(nn.Linear):
         products = torch.einsum("bi,bki->bk", input, self.weight[classes])
         scores = (products + self.bias[classes]).exp()
         if self.Z <= 0:  # not yet known
-            # As in Lua, from the first batch, without the right classes if the noise
-            # is shared.
-            with torch.no_grad():
-                estimated = scores[:, 1:] if self.shared else scores
-                self.Z.fill_(estimated.mean() * self.out_features)
+            self._estimate_divisor(scores)
         by_model = scores / self.Z
         by_noise = self.unigrams[classes]
         return [by_model[:, 0], by_model[:, 1:], by_noise[:, 0], by_noise[:, 1:]]
+
+    def _estimate_divisor(self, scores: Tensor) -> None:
+        """Set Z from the scores of a batch, (batch, 1 + samples), the right class
+        first.
+        """
+        with torch.no_grad():
+            # As in Lua, the right classes do not count if the noise is shared.
+            counted = scores[:, 1:] if self.shared else scores
+            self.Z.fill_(counted.mean() * self.out_features)
 
     def _noise(self, batch: int) -> Tensor:
         """Return classes drawn by their frequencies, (batch, samples)."""

@@ -202,9 +202,11 @@ class SpatialNormalization(nn.Module):
         return centred / torch.where(deviation > least, deviation, least)
 
     def _weighted_sum(self, batch: Tensor) -> Tensor:
-        """Return sums over all planes around each position, for each plane."""
+        """Return sums over all planes around each position, (batch, n, h, w): the same
+        for each plane.
+        """
         planes = batch.size(1)
-        for name in self.names:
+        for name in self.names:  # of a row and a column one after the other
             kernel = self.get_buffer(name)
             height, width = kernel.shape
             # The middle of an even extent is after its half.

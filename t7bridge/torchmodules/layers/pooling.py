@@ -70,39 +70,47 @@ class CeiledPool(Layer):
         """
         dims = len(self.kernel_size)
         dilation = self.dilation or (1,) * dims
-        if self.average:
-            average = F.avg_pool2d if dims == 2 else F.avg_pool3d
-            output = average(input, self.kernel_size, self.stride, ceil_mode=True)
-        else:
-            largest = F.max_pool2d if dims == 2 else F.max_pool3d
-            output = largest(
-                input,
-                self.kernel_size,
-                self.stride,
-                padding=0,
-                dilation=dilation,
-                ceil_mode=True,
-            )
+        output = self._pooled(input, dilation)
         count, is_behind = self._elements_of_windows(input, dilation)
         if self.average:
             empty = torch.zeros_like(count) / count  # NaN, or 0 of negative counts
         else:
             empty = torch.full_like(count, torch.finfo(input.dtype).min)
-        # PyTorch leaves out windows that begin behind the input.
+        # Places for the windows that PyTorch leaves out.
         borders: list[int] = []
         for dim in range(-1, -dims - 1, -1):  # torch pads from the last dimension on
             borders += [0, count.size(dim) - output.size(dim)]
         output = torch.where(is_behind, empty, F.pad(output, borders))
         return output if self.divide else output * prod(self.kernel_size)
 
+    def _pooled(self, input: Tensor, dilation: tuple[int, ...]) -> Tensor:
+        """Return PyTorch's pooling, without the windows that begin behind the input."""
+        is_image = len(self.kernel_size) == 2
+        if self.average:  # Lua's has no dilation
+            average = F.avg_pool2d if is_image else F.avg_pool3d
+            return average(input, self.kernel_size, self.stride, ceil_mode=True)
+        largest = F.max_pool2d if is_image else F.max_pool3d
+        maxima: Tensor = largest(
+            input,
+            self.kernel_size,
+            self.stride,
+            padding=0,
+            dilation=dilation,
+            ceil_mode=True,
+        )
+        return maxima
+
     def _elements_of_windows(
         self, input: Tensor, dilation: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
-        """Return, for each window, the number of its elements, and whether it begins
-        behind the input.
+        """Return, for each window, the number of elements that Lua divides by, and
+        whether the window begins behind the input.
 
-        There the number is Lua's: the product of what the window spans of each
-        dimension, 0 or negative where that begins behind it.
+        The number is the product of what the window spans of each dimension of the
+        input: 0 or negative if it begins behind the input there.
+
+        Returns:
+            Two tensors with a dimension for each dimension of a window.
         """
         dims = len(self.kernel_size)
         count = input.new_ones(())
@@ -115,7 +123,7 @@ class CeiledPool(Layer):
             last = -((span - size) // stride)  # (size - span) / stride, rounded up
             starts = torch.arange(last + 1).to(input) * stride
             ends = (starts + span).clamp(max=size)
-            # One dimension more for each of the windows.
+            # The windows along this dimension become the last dimension.
             count = count.unsqueeze(-1) * (ends - starts)
             is_behind = is_behind.unsqueeze(-1) | (starts >= size)
         return count, is_behind
@@ -143,44 +151,62 @@ class DilatedMaxPool(nn.Module):
         """Take images or volumes, with or without a batch; return the same
         dimensions.
         """
-        first_dim = input.dim() - self.dims
         options = (self.kernel_size, self.stride, self.padding, self.dilation)
-        axes = list(zip(input.shape[first_dim:], *options))
-        borders: list[int] = []
-        spans = []
-        for size, kernel, stride, padding, step in axes:
-            span = step * (kernel - 1) + 1
-            count = self._count_windows(size, span, stride, padding)
-            # What the last window needs beyond the padding before and the input.
-            behind = (count - 1) * stride + span - size - padding
-            # torch pads from the last dimension on.
-            borders = [padding, behind, *borders]
-            spans.append(span)
-        windows = F.pad(input, borders, value=float("-inf"))
-        for axis, (_, _, stride, _, step) in enumerate(axes):
-            # The elements of the windows become a dimension more, at the end.
-            windows = windows.unfold(first_dim + axis, spans[axis], stride)[..., ::step]
+        axes = list(zip(input.shape[-self.dims :], *options))
+        windows = self._windows(input, axes)
         if self.cuts_first:
             windows = self._without_cut_elements(windows, axes)
         largest = windows.flatten(-self.dims).max(-1).values
         lowest = torch.finfo(input.dtype).min
         return largest.masked_fill(largest == float("-inf"), lowest)
 
+    def _windows(self, input: Tensor, axes: list[Any]) -> Tensor:
+        """Return the elements of all windows, minus infinity in the padding.
+
+        Args:
+            input: the input.
+            axes: for each dimension extent, kernel, stride, padding and dilation.
+
+        Returns:
+            (…, windows of each dimension, elements of each dimension).
+        """
+        windows = F.pad(input, self._borders(axes), value=float("-inf"))
+        for axis, (_, kernel, stride, _, step) in enumerate(axes):
+            dim = input.dim() - self.dims + axis
+            span = step * (kernel - 1) + 1
+            # The elements of the windows become a dimension more, at the end.
+            windows = windows.unfold(dim, span, stride)[..., ::step]
+        return windows
+
+    def _borders(self, axes: list[Any]) -> list[int]:
+        """Return the padding up to the end of the last windows, in the order of torch,
+        from the last dimension on. Arguments as for `_windows`.
+        """
+        borders: list[int] = []
+        for size, kernel, stride, padding, step in axes:
+            span = step * (kernel - 1) + 1
+            count = self._count_windows(size, span, stride, padding)
+            # From the input's end; negative if the last window ends before it.
+            behind = (count - 1) * stride + span - size - padding
+            borders = [padding, behind, *borders]
+        return borders
+
     def _without_cut_elements(self, windows: Tensor, axes: list[Any]) -> Tensor:
-        """Return windows with minus infinity for the elements that they lose.
+        """Return windows with minus infinity for the elements that Lua leaves out, see
+        `_elements_to_cut`.
 
         Args:
             windows: (…, windows of each dimension, elements of each dimension).
             axes: for each dimension extent, kernel, stride, padding and dilation.
         """
         for axis, (_, kernel, stride, padding, step) in enumerate(axes):
-            dim = axis - 2 * self.dims
-            # (windows, elements), along this axis.
-            is_cut = self._elements_to_cut(
-                windows.size(dim), kernel, stride, padding, step
-            )
+            # Of this axis, from the end: the windows, and the elements of a window.
+            windows_dim = axis - 2 * self.dims
+            elements_dim = axis - self.dims
+            count = windows.size(windows_dim)
+            is_cut = self._elements_to_cut(count, kernel, stride, padding, step)
             shape = [1] * windows.dim()
-            shape[dim], shape[axis - self.dims] = is_cut.shape
+            shape[windows_dim], shape[elements_dim] = is_cut.shape
             is_cut = is_cut.reshape(shape).to(windows.device)
             windows = windows.masked_fill(is_cut, float("-inf"))
         return windows
@@ -209,8 +235,8 @@ class DilatedMaxPool(nn.Module):
     ) -> Tensor:
         """Return which elements of which windows Lua leaves out, (count, kernel).
 
-        A window that begins n positions before the input has n elements less, dilated
-        or not: the last ones, as Lua counts from its first element in the input.
+        Of a window that begins n positions before the input, dilated or not, Lua takes
+        kernel - n elements, from its first one inside the input on.
         """
         before = (padding - torch.arange(count) * stride).clamp(min=0)
         first_inside = (before + step - 1) // step  # rounded up
@@ -291,9 +317,12 @@ class MaxUnpool(nn.Module):
         self._pooling = (pooling,)  # not a child: it is elsewhere in the model
 
     def forward(self, input: Tensor) -> Tensor:
-        """Take an output of the pooling; return an input of it."""
+        """Take values in the shape of the pooling's last output; return them in that of
+        its last input, each where the pooling found the largest element.
+        """
         pooling: Any
         (pooling,) = self._pooling
+        # An `IndexedMaxPool`, which has run before.
         extents = pooling.input_shape[-self.dims :]
         flat = input.flatten(-self.dims)
         empty = flat.new_zeros(*flat.shape[:-1], prod(extents))

@@ -49,11 +49,15 @@ class Masked(nn.Module):
         self.zero_mask = mask
 
     def zero_rows(self, input: Tensor, number: int | None = None) -> Any:
-        """Return which rows of the input are to return zeros; `None` for none.
+        """Return which rows of the input are to return zeros, (batch) or (); `None` for
+        none.
 
         Args:
             input: the rows, (batch, n) or (n).
             number: that of the step, if the mask is (time, batch).
+
+        Raises:
+            RuntimeError: a mask is needed (`mask_zero` is `mask`), and none was set.
         """
         if not self.mask_zero:
             return None
@@ -62,7 +66,7 @@ class Masked(nn.Module):
         mask = self.zero_mask
         if mask is None:
             raise RuntimeError("set_zero_mask must be called first: a mask or False")
-        if not isinstance(mask, Tensor):  # False
+        if not isinstance(mask, Tensor):  # False: no row
             return None
         return (mask if number is None else mask[number]).bool()
 
@@ -227,24 +231,15 @@ class LSTM(Cell):
         size = self.hidden_size
         self.sizes = (size, size)  # of output and cell
         # Of the input gate, the forget gate, the cell candidate and the output gate.
+        shapes: dict[str, tuple[int, ...]] = {}
         for gate in "ifgo":
-            setattr(
-                self,
-                f"weight_i{gate}",
-                uniform_parameter((size, self.input_size), hidden_size=size),
-            )
-            setattr(self, f"bias_{gate}", uniform_parameter((size,), hidden_size=size))
-            setattr(
-                self,
-                f"weight_h{gate}",
-                uniform_parameter((size, size), hidden_size=size),
-            )
+            shapes[f"weight_i{gate}"] = (size, self.input_size)
+            shapes[f"bias_{gate}"] = (size,)
+            shapes[f"weight_h{gate}"] = (size, size)
             if self.peephole and gate != "g":  # the candidate does not see the cell
-                setattr(
-                    self,
-                    f"weight_c{gate}",
-                    uniform_parameter((size,), hidden_size=size),
-                )
+                shapes[f"weight_c{gate}"] = (size,)
+        for name, shape in shapes.items():
+            setattr(self, name, uniform_parameter(shape, hidden_size=size))
 
     def step(self, input: Tensor, *state: Tensor) -> Any:
         """Return output and cell."""
@@ -597,8 +592,10 @@ class Recurrence(Resuming, nn.Sequential):
         state: Any = None,
     ) -> None:
         super().__init__(step)
-        self.output_size = output_size
-        self.n_input_dims = n_input_dims
+        self.output_size = output_size  # without the batch; of a list, the sizes
+        self.n_input_dims = n_input_dims  # without the batch
+        # Both are an output, or `None`. In the place of its tensors, a file has nested
+        # tuples of numbers.
         self.start = start
         self.state = state
 
@@ -694,7 +691,7 @@ class MaskZero(Masked, nn.Sequential):
         zero_mask: bool = False,
     ) -> None:
         super().__init__(module)
-        self.n_input_dims = n_input_dims
+        self.n_input_dims = n_input_dims  # of one example; `None`: all but the batch
         self.mask_input = mask_input
         self.mask_output = mask_output
         self.mask_zero = "mask" if zero_mask else "zeros"
@@ -757,8 +754,8 @@ class NormStabilizer(Resuming, Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, features); return the same."""
         if not self.training:
-            return input.clone()
-        if self.state is None:  # the first step changes nothing
+            return input.clone()  # as in Lua, only here in memory of its own
+        if self.state is None:  # the first step has no change yet
             self.state = [input, None]
             return input
         last, penalty_before = self.state
@@ -766,7 +763,8 @@ class NormStabilizer(Resuming, Layer):
         penalty = self.beta * change.square().mean()
         if penalty_before is not None:
             penalty = penalty + penalty_before
-        # It is in the penalties of all later steps, but counts once in the gradients.
+        # Each later penalty contains this one, so that the backward pass of any later
+        # step reaches it; it counts once, however many do.
         penalty = _once(penalty)
         self.state = [input, penalty]
         return with_penalty(input, penalty)
@@ -798,7 +796,7 @@ class SequenceDropout(Resuming, Layer):
         kept_share = 1 - self.p
         if not self.training:
             return input.clone() if self.scale_training else input * kept_share
-        like = input[:1] if self.mono else input
+        like = input[:1] if self.mono else input  # one row for all examples
         if self.state is None or self.state.shape != like.shape:
             noise = torch.full_like(like, kept_share, requires_grad=False).bernoulli()
             self.state = noise / kept_share if self.scale_training else noise

@@ -98,7 +98,8 @@ class Padding(Layer):
         """Return the input with `dim` longer by |pad|."""
         is_batch = self.n_input_dims is not None and input.dim() != self.n_input_dims
         dim = self.dim + 1 if is_batch else self.dim
-        # How many elements are before those inserted: `index` of that end stay outside.
+        # How many elements are before those inserted, `index` counting from the end
+        # that `pad` means.
         before = input.size(dim) - self.index if self.pad > 0 else self.index
         shape = list(input.shape)
         shape[dim] = abs(self.pad)

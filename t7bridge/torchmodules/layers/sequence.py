@@ -28,8 +28,10 @@ class Remembering(Resuming):
     remember: str
     trained_last: bool | None = None
 
-    def enter(self, training: bool) -> None:
-        """Note whether it is trained now; a change starts a new sequence."""
+    def forget_if_mode_changed(self, training: bool) -> None:
+        """Start a new sequence if it was last used in the other mode, as far as
+        `remember` says so; note the mode.
+        """
         trained_last = self.trained_last
         if trained_last is None and self.remember in ("both", "eval"):
             # Not called yet: a state from the file is that of an evaluation; that of a
@@ -48,7 +50,7 @@ class Remembering(Resuming):
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode; a change starts a new sequence."""
-        self.enter(mode)
+        self.forget_if_mode_changed(mode)
         return super().train(mode)
 
 
@@ -78,15 +80,9 @@ class Sequence(Remembering):
         given: list[Any] = []
         if isinstance(input, (list, tuple)):
             *given, input = input
-        self.enter(self.training)
-        if self.state is None:
-            last = [None] * len(self.sizes)
-        elif len(self.sizes) == 1:  # one tensor, not in a list
-            last = [self.state]
-        else:
-            last = list(self.state)
+        self.forget_if_mode_changed(self.training)
         # Lua's list has the cell before the output; `sizes` has the output first.
-        parts = [*reversed(given), *last[len(given) :]]
+        parts = [*reversed(given), *self._remembered_parts()[len(given) :]]
         batch = input.size(0 if self.batch_first else 1)
         state = []
         for size, part in zip(self.sizes, parts):
@@ -94,6 +90,13 @@ class Sequence(Remembering):
                 part = input.new_zeros(batch, size)
             state.append(torch.as_tensor(part, dtype=input.dtype, device=input.device))
         return input, state
+
+    def _remembered_parts(self) -> list[Any]:
+        """Return the parts of `state`, in the order of `sizes`; `None` for zeros."""
+        if self.state is None:
+            return [None] * len(self.sizes)
+        # A state of one part is not in a list.
+        return [self.state] if len(self.sizes) == 1 else list(self.state)
 
     def keep(self, state: Any) -> None:
         """Remember the state after a sequence, if the next resumes from there."""
@@ -281,13 +284,13 @@ class Sequencer(Remembering, nn.Sequential):
         """Take a list of steps, or a tensor with time as first dimension; return the
         outputs in the same way.
         """
-        self.enter(self.training)
+        self.forget_if_mode_changed(self.training)
         if not self.remembers():
             self.forget()
-        self._set_steps(len(inputs))
+        self._set_repetitions(len(inputs))
         outputs = []
         for number in range(len(inputs)):
-            self.prepare(number)
+            self.before_step(number)
             output = self[0](inputs[number])
             if not self.training:
                 # As in Lua, each step has memory of its own, even where the module
@@ -297,12 +300,12 @@ class Sequencer(Remembering, nn.Sequential):
         self._detach_states()
         return torch.stack(outputs) if isinstance(inputs, Tensor) else outputs
 
-    def prepare(self, number: int) -> None:
+    def before_step(self, number: int) -> None:
         """Notify the modules inside of the step that comes next; here none needs it."""
 
     # The modules inside are of any classes: the fields of those that have them are set.
 
-    def _set_steps(self, count: int) -> None:
+    def _set_repetitions(self, count: int) -> None:
         """Let each `Repeater` inside that asks for it call its module as often."""
         for module in self.modules():
             fields = vars(module)
@@ -410,12 +413,15 @@ class RecurrentAttention(Resuming, nn.Sequential):
         self.returns_actions = returns_actions
 
     def forward(self, input: Tensor) -> list[Any]:
-        """Take a batch; return a list of the outputs of all steps."""
+        """Take a batch; return a list of the outputs of all steps, each a tensor or, if
+        it returns actions, a list of a tensor and its location.
+        """
         self.forget()
         network, action = self
         last: Any = input.new_zeros(input.size(0), *self.hidden_size)
         outputs = []
         for _ in range(self.steps):
+            # As in Lua, after the first step this takes the list if there is one.
             place = action(last)
             output = network([input, place])
             last = [output, place] if self.returns_actions else output
@@ -451,7 +457,7 @@ class MaskedSequencer(Masked, Sequencer):
             `neither`.
     """
 
-    def prepare(self, number: int) -> None:
+    def before_step(self, number: int) -> None:
         """Pass on the mask of a step."""
         mask = self.zero_mask
         _pass_mask(self, mask[number] if isinstance(mask, Tensor) else mask)
@@ -550,6 +556,7 @@ class OutputsOnly(nn.RNNBase):
             for part in (state if is_lstm else [state])
         ]
         batch = input.size(0 if self.batch_first else 1)
+        # Parts are (layers * directions, batch, hidden).
         if self.remember and parts[0].size(1) != batch:
             # A batch of another size is of other sequences than those remembered.
             return None
@@ -603,18 +610,13 @@ class BareRNN(Layer):
     def __post_init__(self) -> None:
         size = self.hidden_size
         suffixes = ("_l0", "_l0_reverse") if self.bidirectional else ("_l0",)
+        shapes: dict[str, tuple[int, ...]] = {}
         for suffix in suffixes:
-            setattr(
-                self,
-                f"weight_hh{suffix}",
-                uniform_parameter((size, size), hidden_size=size),
-            )
-            setattr(
-                self, f"bias_ih{suffix}", uniform_parameter((size,), hidden_size=size)
-            )
-            setattr(
-                self, f"bias_hh{suffix}", uniform_parameter((size,), hidden_size=size)
-            )
+            shapes[f"weight_hh{suffix}"] = (size, size)
+            shapes[f"bias_ih{suffix}"] = (size,)
+            shapes[f"bias_hh{suffix}"] = (size,)
+        for name, shape in shapes.items():
+            setattr(self, name, uniform_parameter(shape, hidden_size=size))
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (time, batch, hidden); return (time, batch, hidden * directions)."""

@@ -267,16 +267,23 @@ class Convert(nn.Module):
         return output if batched else output.squeeze(self.after.index("b"))
 
     def _convert(self, input: Tensor) -> Tensor:
-        """Return the dimensions of a batch in the order of `after`, some merged."""
+        """Return the dimensions of a batch in the order of `after`.
+
+        With other letters than `before`, this is `b`; `bt`, if `before` is `b`; or
+        `bf`, where the features are all other dimensions together.
+
+        Raises:
+            ValueError: `after` is `b`, and there are several features.
+        """
         if sorted(self.before) == sorted(self.after):
             return self._reordered(input)
         batch = self.before.index("b")
-        if self.after == "b":
+        if self.after == "b":  # the first step, or the only feature
             batch_first = input.movedim(batch, 0)
             if "f" in self.before and batch_first.size(1) > 1:
                 raise ValueError(f"{self.before} to b takes one feature")
             return batch_first.select(1, 0)
-        if self.before == "b":  # to one feature
+        if self.before == "b":  # to one step or feature
             return input.unsqueeze(1)
         # Lua swaps the batch with the first dimension; the others stay where they are.
         return input.transpose(0, batch).flatten(1)
@@ -315,7 +322,8 @@ class Narrow(Layer):
         start: its first element; if negative, the part is what `length` leaves from the
             start.
         length: its length; if negative, all up to that many from the end, -1 being the
-            end itself.
+            end itself. If both are negative, as in Lua, the first `start` - `length` -
+            2 elements.
     """
 
     dim: int
@@ -325,14 +333,14 @@ class Narrow(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with `dim` shorter."""
         extent = input.size(self.dim)
-        start = self.start
+        # Lua's own number, by which it finds the length: from 1, or negative.
+        index = self.start + 1 if self.start >= 0 else self.start
         length = self.length
         if length < 0:  # -1 is the end itself
-            length += extent - start + 1
-        if start < 0:  # all but the last `length`
-            start = 0
-            length = extent - length
-        return input.narrow(self.dim, start, length).clone()
+            length += extent - index + 2
+        if index < 0:  # all but the last `length`
+            return input.narrow(self.dim, 0, extent - length).clone()
+        return input.narrow(self.dim, self.start, length).clone()
 
 
 class Index(Layer):

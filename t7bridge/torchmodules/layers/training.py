@@ -52,6 +52,7 @@ class L1Penalty(Layer):
 
         def change(gradient: Tensor, input: Tensor) -> Tensor:
             penalty = input.sign() * weight
+            # Lua can leave out the gradient of the output: the penalty alone acts.
             return penalty + gradient if self.hand_back else penalty
 
         return with_gradient(input, change)
@@ -198,6 +199,7 @@ class ReinforceGamma(_Reinforce):
         """
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
         used_scale = scale[0] if scale else self.scale
+        # No gradient passes through the sample: `slopes` has those of the inputs.
         used_scale = torch.as_tensor(used_scale, dtype=shape.dtype).detach()
         # The mean of a standard gamma distribution is its shape.
         output = shape.detach()
@@ -255,11 +257,13 @@ class CategoricalEntropy(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (batch, classes); return the same."""
+        # As in Lua, the sum is a constant in the backward pass.
         shares = input.sum(0) / input.detach().sum()
         eps = 1e-6  # of Lua: no logarithm of 0
         entropy = -(shares * (shares + eps).log()).sum()
         if self.smallest is not None and entropy >= self.smallest:
             return input
+        # A penalty is minimized, and the entropy is to grow.
         return with_penalty(input, -self.scale / input.size(0) * entropy)
 
 

@@ -132,13 +132,14 @@ def is_forbidden(module: str, name: str) -> bool:
 
 
 def _is_listed(module: str, name: str) -> bool:
-    """Return whether a name is in the lists of the forbidden: by its module, a module on its path, or a prefix."""
+    """Return whether a name is in the lists of the forbidden: by its package, a module it goes through, or a prefix."""
     package = module.partition(".")[0]
-    # `torch.os.system`: a module that another imports is reached through that.
+    # The name `os.system` in `torch` goes through a module that torch imports. To import a module `torch.os` fails, as
+    # torch has none of its own: of the module, only the package counts here.
     if package in _FORBIDDEN_MODULES or not _FORBIDDEN_MODULES.isdisjoint(name.split(".")):
         return True
     prefix = ""
-    # As many words as the longest prefix has; the split stops there, as a file could have a name of very many.
+    # As many words as the longest prefix has: all prefixes of a name of very many would take quadratic time.
     words_of_path = f"{module}.{name}".split(".", _MOST_WORDS)[:_MOST_WORDS]
     for word in words_of_path:
         prefix = f"{prefix}.{word}" if prefix else word

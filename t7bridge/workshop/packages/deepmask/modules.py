@@ -56,9 +56,10 @@ class SharpMask(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.scoreBranch = scoreBranch
-        self.maskBranchDM = maskBranchDM
+        self.maskBranchDM = maskBranchDM  # not called: `refs` make the masks
+        # Positions of layers in the trunk, 0-based: the first one's output is for `ref1`.
         self.skips = skips
-        for name, ref in refs.items():
+        for name, ref in refs.items():  # `ref0` and one for each skip
             self.add_module(name, ref)
 
     def forward(self, input: Tensor) -> Tensor:
