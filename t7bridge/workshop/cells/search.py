@@ -747,7 +747,8 @@ class Search:
             if input_place is None:
                 return _UNLIKELY
             output_place = self._place_among_outputs(binding.nodes[letter])
-            if (input_place, output_place) in self._carried_over:
+            # That the cell state is carried over does not tell which of the two values is the last output.
+            if letter == "H" and (input_place, output_place) in self._carried_over:
                 return _SHOWN_BY_GRAPH
             places.append((input_place, output_place))
         return _SHOWN_BY_GRAPH if _are_in_one_order(places) else _POSSIBLE
