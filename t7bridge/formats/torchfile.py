@@ -165,7 +165,12 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
     """Return whether two views of one shape and strides have the same elements in memory, from the first to the last.
 
-    A stride of 0 could repeat an element without bound: so each is compared once. Those between are compared, too.
+    A stride of 0 could repeat an element without bound: so each is compared once. Those between, which are in the
+    memory of both readers, are compared too: from one file, these are equal as well.
+
+    Args:
+        one: a view with elements, of strides that are not negative, as in Torch.
+        other: the other.
     """
     last_offset = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))  # in bytes
     shape = (last_offset // one.itemsize + 1,)
