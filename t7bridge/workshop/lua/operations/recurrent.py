@@ -78,7 +78,11 @@ def _lstm_cell(gates: LuaNode, h: LuaNode, gates_of_h: LuaNode, hidden: int) -> 
 def _gru_cell(gates: LuaNode, h: LuaNode, gates_of_h: LuaNode, hidden: int) -> LuaLayer:
     """Return the graph of a step of a GRU: the next h of the gates of the input and h.
 
-    Arguments as for `_lstm_cell`, but the gates are r, z and n.
+    Args:
+        gates: the node of the gates of the input: r, z and n side by side, as in PyTorch.
+        h: the node of h.
+        gates_of_h: the product with h, which is added to the gates: for n, after r has multiplied it.
+        hidden: the width of h.
     """
     r = (_gate(gates, 0, hidden) + _gate(gates_of_h, 0, hidden)) >> make("nn.Sigmoid")
     z = (_gate(gates, 1, hidden) + _gate(gates_of_h, 1, hidden)) >> make("nn.Sigmoid")

@@ -401,15 +401,13 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
         b: the builder.
         self: the value.
         pad: the numbers of elements before and behind each dimension, the last dimension first; negative ones crop.
-        mode: of `pad`, which PyTorch refuses with any other: `constant`, `reflect`, `replicate` or `circular`. The
-            other operations have it in their names, and no such argument in ATen's schema.
+        mode: of `pad`, which PyTorch refuses with any other: `constant`, `reflect`, `replicate` or `circular`; a call
+            without one has that of ATen's schema. The other operations have it in their names, and no such argument.
         value: the number, of the mode `constant`; `None` for 0.
     """
     wire = b.wire(self)
     pad = make_static(*pad)
-    # `pad` has a mode, which its schema fills in if the call omits it; constant_pad_nd, reflection_pad1d and
-    # replication_pad1d are named for theirs.
-    if not mode:
+    if not mode:  # constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(b.as_element(value or 0)))
