@@ -911,7 +911,7 @@ def _rows_beside(
 ) -> tuple[list[int], list[float]]:
     """Return the row of each label and its left end: the first row in which it does not touch the one before.
 
-    The row of an arrow without a label is `_NONE`.
+    The row of an arrow without a label is `_NONE`, and so is that of a label for which no row has room.
 
     Args:
         labels: of each arrow; empty for none.

@@ -790,8 +790,8 @@ def windows(b: Builder, self: Wire, dimension: Axis, size: int, step: int) -> An
 
 @operation("gather", lua="pt.Gather", package="layers")
 def gather(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
-    """Return the elements at indices of a dimension, which are from 0 for pt.Gather, too."""
-    self, index = b.wires(self, index)
+    """Return the elements at indices of a dimension."""
+    self, index = b.wires(self, index)  # the indices are from 0, which pt.Gather takes too
     # The indices may cover only the first elements of other dimensions; the layer needs them for all.
     for axis, extent in enumerate(index.shape):
         if axis != dim and extent != self.shape[axis]:
