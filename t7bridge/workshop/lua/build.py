@@ -275,10 +275,10 @@ class Builder(Emitter):
     def as_element(self, number: Any) -> Any:
         """Return a number as an element of the value of the current call, as PyTorch converts it.
 
-        A mask takes 1 for all but 0, and integers drop a fraction.
+        A mask takes 1 for all but 0, and integers drop a fraction. For a mask, an extent is fixed as in the example.
         """
         if self.dtype == "bool":
-            return int(number != 0)
+            return int(as_number(number) != 0)
         has_fraction = isinstance(number, float) and isfinite(number)
         if has_fraction and self.dtype.startswith(("int", "uint")):
             return int(number)

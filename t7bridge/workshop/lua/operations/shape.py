@@ -886,7 +886,15 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
 
 
 def _looked_up(b: Builder, weight: Stored, indices: Wire, padding_idx: int, scale_grad_by_freq: bool) -> Any:
-    """Look up rows of a parameter by nn.LookupTable. Arguments as for `embedding`."""
+    """Look up rows of a parameter by nn.LookupTable.
+
+    Args:
+        b: the builder, whose call has the result's shape.
+        weight: the table, of two dimensions.
+        indices: from 0, of any shape.
+        padding_idx: the row that does not learn; negative for none.
+        scale_grad_by_freq: whether gradients are divided by the number of times that a row occurs.
+    """
     matrix = indices
     if len(indices.shape) not in (1, 2):  # nn.LookupTable takes a vector or a matrix
         matrix = b.reshape(indices, (*indices.shape[:1], prod(indices.shape[1:])))
