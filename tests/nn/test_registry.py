@@ -31,7 +31,7 @@ from t7bridge.layers import (
     sizes,
     unregister_layer,
 )
-from t7bridge.nn import build_plan
+from t7bridge.nn import build_plan, registry
 from t7bridge.torchmodules import live_module
 
 
@@ -75,6 +75,15 @@ def test_unknown_classes_have_none():
     """No entry is guessed."""
     assert layer_of("my.Linear") is None
     assert layer_of("cudnn.NotYetWritten") is None
+
+
+def test_an_own_entry_that_is_loaded_with_nns_counts(monkeypatch):
+    """Before the rarer entries are loaded, cudnn.LSTM is not torch-rnn's nn.LSTM either."""
+    loaded = {name: layer_of(name) for name in ("nn.LSTM", "cudnn.LSTM")}
+    monkeypatch.setattr(registry, "_LAYERS", {})
+    monkeypatch.setattr(registry, "load_more", lambda name, installed: registry._LAYERS.update(loaded))
+    assert layer_of("cudnn.LSTM") is loaded["cudnn.LSTM"]
+    assert layer_of("cunn.LSTM") is loaded["nn.LSTM"]
 
 
 def test_entries_name_each_tensor_once():
