@@ -220,16 +220,16 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
 def _pairs_inside_clones(
     one: Value, other: Value, sharing: bool, common: frozenset[str]
 ) -> list[tuple[Value, Value]] | None:
-    """Return the pairs of modules inside two modules, which have to be clones for these to be.
+    """Return the pairs of values inside two modules; the modules are clones if those of each pair are, too.
 
     Args:
         one: a module.
         other: another one.
         sharing: whether they must also share all their tensors.
-        common: the names of fields that every module has.
+        common: the names of fields that every module has, which are not compared.
 
     Returns:
-        `None` if these two are no clones, whatever is inside.
+        `None` if the two are no clones, whatever is inside.
     """
     if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
         return None
