@@ -151,6 +151,14 @@ def test_grouped_kernel():
     assert state_dict(conv).tensors["weight"].shape == (4, 2, 3, 3)
 
 
+def test_transpose_of_dimension_0():
+    """Lua refuses dimension 0, which PyTorch would count from the end; with an example's dimensions it is the batch."""
+    permutations = Table.from_list([Table.from_list([0.0, 1.0])])
+    with pytest.raises(UnsupportedLayerError, match="a dimension from 1"):
+        build_plan(obj("nn.Transpose", permutations=permutations))
+    assert build_plan(obj("nn.Transpose", permutations=permutations, numInputDims=2.0)).root.args == ((-1, 0),)
+
+
 def test_cudnn_temporal_convolution():
     """cudnn.TemporalConvolution means other things by kH and kW, and has nn's weights."""
     conv = obj("cudnn.TemporalConvolution", weight=numbers(5, 3 * 4), inputFrameSize=4.0, kW=4.0, kH=3.0)

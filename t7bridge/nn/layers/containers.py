@@ -324,7 +324,7 @@ register_layer(
 )
 
 
-def _normalized_weight(fields: Fields) -> Tensor | None:
+def _normalized_weight(fields: Fields) -> Tensor:
     """Return the weight that the file omits: g * v / sqrt(|v|² + 1e-4), with the dimensions put back.
 
     It is in PyTorch's layout; in Lua's if the layer inside, which determines the layout, is missing.
@@ -340,7 +340,8 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
         rows = directions * (lengths / norms)[:, None]
     # The output dimension was moved to the front; the others kept their order.
     output_first = rows.reshape(fields.sizes("viewOut"))
-    weight = np.moveaxis(output_first, 0, fields.index0("outputDim", 1))
+    output_dim = fields.index0("outputDim", 1)  # 0-based; the default, as the field, is Lua's number
+    weight = np.moveaxis(output_first, 0, output_dim)
     rebuilt = copied(v, weight.astype(elements(v).dtype))
     # So far it is the field of the layer inside, in Lua's layout.
     child = fields.get("modules.1")
