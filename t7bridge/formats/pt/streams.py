@@ -546,8 +546,9 @@ def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
             return cls
         raise CorruptError("a persistent id names no class")
     key: Any = text(saved_id) or saved_id
-    # Keys are numbers in the other members: addresses. Longer texts are none, and `int` takes long for them.
-    is_number = isinstance(key, str) and key.lstrip("-").isdecimal() and len(key) < _LONGEST_KEY
+    # In the members `storages` and `tensors` keys are numbers: addresses. Longer texts are none, and `int` takes long
+    # for them.
+    is_number = isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < _LONGEST_KEY
     if is_number and key not in values:
         key = int(key)
     if not isinstance(key, (int, str)) or key not in values:
