@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    is_writer = bool(arguments) and arguments[0] in _WRITERS
-    with standard_streams(optional=is_writer), _signals(), _warnings():
+    writes_files = bool(arguments) and arguments[0] in _WRITERS
+    with standard_streams(optional=writes_files), _signals(), _warnings():
         return _guarded(arguments)
 
 
@@ -100,10 +100,8 @@ def _guarded(arguments: Sequence[str]) -> int:
             return failed("a path holds a NUL character")
         if os.environ.get("T7BRIDGE_TRACEBACK"):
             raise
-        return failed(
-            f"internal error: {type(error).__name__}: {error}. Please report it, with what "
-            "T7BRIDGE_TRACEBACK=1 in the environment prints."
-        )
+        request = "Please report it, with what T7BRIDGE_TRACEBACK=1 in the environment prints."
+        return failed(f"internal error: {type(error).__name__}: {error}. {request}")
 
 
 def _code_of_os_error(error: OSError) -> int:
@@ -119,7 +117,7 @@ def _code_of_os_error(error: OSError) -> int:
 
 
 def _verb(arguments: Sequence[str]) -> int:
-    """Parse a command line, run its verb, and return the exit code.
+    """Run the verb of a command line, or what needs none, and return the exit code.
 
     Args:
         arguments: the command line, from the verb on; without one, the general help is printed.
@@ -135,12 +133,17 @@ def _verb(arguments: Sequence[str]) -> int:
     name = ALIASES.get(arguments[0], arguments[0]) if arguments else ""
     if name not in VERBS:
         return _general(arguments)
-    # All that follows needs the options of the verbs, which take longer to load than the texts above to print.
+    return _run_verb(name, arguments[1:])
+
+
+def _run_verb(name: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a verb, run it, and return the exit code."""
+    # The options of the verbs, which take longer to load than the general help to print.
     from ..conversion.options import options_of
     from ..io.source import inputs_protected
     from .parsers import class_of, parser_for
 
-    options = parser_for(name).parse_args(arguments[1:])
+    options = parser_for(name).parse_args(arguments)
     module = importlib.import_module(f".{name}" if name in _IN_FILES_OF_THEIR_OWN else ".verbs", __name__)
     run = getattr(module, name)
     # The operands that may be `-`.

@@ -115,16 +115,20 @@ def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
         for action in parser._actions:
             if action.choices and not action.option_strings:
                 lines.append(f"{after_verb} -x -a {_quoted(' '.join(map(str, action.choices)))}")
-        for action in _options(parser):
-            words = [f"-l {spelling[2:]}" for spelling in action.option_strings if spelling.startswith("--")]
-            words += [f"-s {spelling[1:]}" for spelling in action.option_strings if not spelling.startswith("--")]
-            if action.choices:
-                words.append(f"-x -a {_quoted(' '.join(map(str, action.choices)))}")
-            elif action.nargs != 0:  # it has a value
-                words.append("-r")
-            words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")
-            lines.append(f"{after_verb} {' '.join(words)}")
+        lines += [f"{after_verb} {_fish_option(action)}" for action in _options(parser)]
     return "\n".join(lines) + "\n"
+
+
+def _fish_option(action: argparse.Action) -> str:
+    """Return an option for `complete` of fish: its spellings, whether it has a value or choices, and its help."""
+    words = [f"-l {spelling[2:]}" for spelling in action.option_strings if spelling.startswith("--")]
+    words += [f"-s {spelling[1:]}" for spelling in action.option_strings if not spelling.startswith("--")]
+    if action.choices:
+        words.append(f"-x -a {_quoted(' '.join(map(str, action.choices)))}")
+    elif action.nargs != 0:  # it has a value
+        words.append("-r")
+    words.append(f"-d {_quoted((action.help or '').replace('%%', '%'))}")  # argparse writes a `%` so
+    return " ".join(words)
 
 
 def _quoted(text: str) -> str:

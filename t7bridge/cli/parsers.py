@@ -41,18 +41,20 @@ def arguments_of(options: argparse.Namespace, verb: str) -> dict[str, Any]:
 
 
 def typed_options(verb: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line as they were typed, by their names in Python: `--as` for `mode`.
+    """Return how to spell each option of a verb, by its name in Python: `--as` for `mode`.
+
+    It is the spelling that was typed, or else the last one, which is the long one.
 
     Args:
         verb: the verb.
-        arguments: what follows it.
+        arguments: what was typed behind it.
     """
     typed = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
     spellings: dict[str, str] = {}
     for name, item in options_of(class_of(verb)).items():
         if item.is_operand:
             continue
-        # One of which only the first letters were typed is named in full.
+        # One of which argparse took the first letters is named in full, too.
         spellings[name] = next((spelling for spelling in item.spellings() if spelling in typed), item.spellings()[-1])
     return spellings
 
@@ -73,8 +75,8 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     for item in options_of(request).values():
         if item.group not in groups:
             groups[item.group] = parser.add_argument_group(item.group)
-        scope = item.scope()
-        # The heading of its group says it already.
+        scope = item.scope()  # `to .pt`, say; empty for an option of all formats
+        # The heading `.pt output` of a group says it already.
         is_in_heading = item.group == f"{scope.removeprefix('to ')} output"
         text = f"{item.help}; {scope}" if scope and not is_in_heading else item.help
         _add_argument(groups[item.group], item._replace(help=text))
@@ -204,23 +206,31 @@ class _SetLimit(argparse.Action):
         Raises:
             argparse.ArgumentError: there is no such limit, or no whole number after it.
         """
-        names = Limits._fields
         if text == "help":
-            width = max(map(len, names))
-            for name in names:
-                print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
+            _print_limits()
             raise SystemExit(0)
-        name, _, value = text.rpartition("=")  # without `=`, all is the value
         if text.isdecimal() and hasattr(namespace, "max_files"):
             # What `zoo` called its number of files in earlier releases.
             print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
             namespace.max_files = int(text)
-        elif (name or value) not in names:
-            raise argparse.ArgumentError(self, f"unknown limit {name or value!r}; the limits are {', '.join(names)}")
-        elif not name or not value.isdecimal():
-            raise argparse.ArgumentError(self, f"{name or value} needs a whole number: {name or value}=1000000")
-        else:
-            namespace.limits = namespace.limits._replace(**{name: int(value)})
+            return
+        name, _, number = text.rpartition("=")
+        if not name:  # all is the name
+            name = number
+            number = ""
+        if name not in Limits._fields:
+            names = ", ".join(Limits._fields)
+            raise argparse.ArgumentError(self, f"unknown limit {name!r}; the limits are {names}")
+        if not number.isdecimal():
+            raise argparse.ArgumentError(self, f"{name} needs a whole number: {name}=1000000")
+        namespace.limits = namespace.limits._replace(**{name: int(number)})
+
+
+def _print_limits() -> None:
+    """Print the names of the resource limits, with their defaults."""
+    width = max(map(len, Limits._fields))
+    for name in Limits._fields:
+        print(f"{name:{width}}  {getattr(DEFAULT_LIMITS, name)}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -283,7 +293,6 @@ def _narrow_example(line: str, width: int) -> list[str]:
         line: the command, at least three spaces, and what it does.
         width: columns of the terminal.
     """
-    # At least three spaces are between the two.
     command, _, remark = line.strip().partition("   ")
     words = [word for word in command.split(" ") if word]
     lines = [f"  # {remark.strip()}"] if remark else []

@@ -87,11 +87,12 @@ def _after_conversion(options: argparse.Namespace, report: Report) -> str:
         operands = [report.source]
         if options.at:
             operands += ["--at", options.at]
-        folder = shlex.quote(os.path.splitext(report.target)[0])
+        folder = shlex.quote(_module_folder(report.target))
         command = f"t7bridge module {shlex.join(operands)} -o {folder}"
         return f"{report.target} has weights only; a module to run them: {command}"
     if report.target_format == "t7":
-        return f"in Lua: value = torch.load('{report.target}')"
+        path = report.target.replace("\\", "\\\\").replace("'", "\\'")
+        return f"in Lua: value = torch.load('{path}')"
     return ""
 
 
@@ -175,7 +176,8 @@ def inspect(options: argparse.Namespace) -> int:
 
         source = shlex.quote(options.source)
         stem = shlex.quote(os.path.splitext(summary.file)[0])
-        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {stem}")
+        folder = shlex.quote(_module_folder(summary.file))
+        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {folder}")
     return DONE
 
 
@@ -296,7 +298,8 @@ _MOST_RUN = 6
 def _recognize(options: argparse.Namespace, result: Match) -> int:
     """Print which models of libraries have the same layers, which of them computes the same, and the next command.
 
-    If none has, or the layers are recurrent, the next command writes a module for them.
+    If none has, the next command writes a module for the model. So it does if the layers are recurrent: libraries have
+    no such models, but what kind of layers they are is a result.
 
     Args:
         options: of `match`.
@@ -309,7 +312,6 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         hint = ""
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
-        # Libraries have no recurrent models: what such a model is, is all that was to be found.
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     best, models = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
@@ -331,8 +333,13 @@ def _module_command(options: argparse.Namespace) -> str:
     command = ["t7bridge", "module", options.source]
     if options.at:
         command += ["--at", options.at]
-    folder, _ = os.path.splitext(os.path.basename(options.source))
-    return shlex.join([*command, "-o", folder])
+    return shlex.join([*command, "-o", _module_folder(os.path.basename(options.source))])
+
+
+def _module_folder(path: str) -> str:
+    """Return a name for the folder of a module beside a file: the file's without its suffix, which may have none."""
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix else f"{path}-module"
 
 
 def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
@@ -345,9 +352,9 @@ def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[Kno
     Returns:
         The match of the best, and the models: the proven one first, then those with fewer differences.
     """
-    # Ranks are ordered: whether a layer has the weights of another, then the number of differences.
+    # Ranks are ordered, the best first: whether a layer has the weights of another, then the number of differences.
     proven = (False, 0)
-    not_run = (True, len(result.models))
+    not_run = (True, len(result.models))  # behind all in which no layer has those of another
     rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
     is_decided = False
     for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
@@ -373,21 +380,24 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     from ..workshop.prove import try_proof
 
     sides = result.source_side, result.target_side
-    factories = [str(side.factory) for side in sides if side.factory is not None]
     lua_modules = [side.module for side in sides if side.module is not None]
-    are_both_lua = len(lua_modules) == 2
-    factory = options.factory or (factories[0] if factories else None)
+    if not lua_modules:  # only those can be run here
+        return None
+    factories = [str(side.factory) for side in sides if side.factory is not None]
     is_requested = options.prove or (bool(factories) and not options.no_run)
-    # A Lua module runs against another, or against what a factory makes.
-    if is_requested and lua_modules and (are_both_lua or factory):
+    # A Lua module runs against another, or else against what a factory makes.
+    are_both_lua = len(lua_modules) == 2
+    factory = None
+    if not are_both_lua:
+        factory = options.factory or next(iter(factories), None)
+    if is_requested and (are_both_lua or factory):
         module, other = result.lua_model_and_other(options.partial)
-        if are_both_lua:
-            factory = None
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
         return proof
-    if options.prove and lua_modules:  # the one side at least, with what Lua recorded in it
-        result.report.notes.append(try_proof(lua_modules[0], limits=options.limits).note())
+    if options.prove:  # there is only what Lua recorded in the module to compare it with
+        (lua_module,) = lua_modules
+        result.report.notes.append(try_proof(lua_module, limits=options.limits).note())
     return None
 
 
@@ -460,12 +470,13 @@ def prove(options: argparse.Namespace) -> int:
     if options.expect and inputs != outputs:
         raise ModelError("each input needs an expected output", expected=f"{inputs}", found=f"{outputs}")
     pairs = list(zip(options.input, options.expect))
-    against = options.recording or pairs or options.other
+    against = options.recording or pairs or options.other  # otherwise, what Lua recorded in the model
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})
-    hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
     is_checked = bool(proof.summary()["checked"])
-    is_hinted = not (against or is_checked)
-    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint if is_hinted else "")
+    hint = ""
+    if not (against or is_checked):
+        hint = "in Lua Torch, run model:forward(input) and save the model: its layers keep their outputs"
+    _print(options, proof.as_dict, proof.lines(everything=options.all), hint=hint)
     if not (is_checked or proof.exit_code):
         return NOT_PROVED
     return proof.exit_code

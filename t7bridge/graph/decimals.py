@@ -219,6 +219,14 @@ def _scaled_by_exponents(
     return _scaled(integers[is_number], powers, text, starts[is_number], ends[is_last_word])
 
 
+def _have_digits_behind(data: np.ndarray, points: np.ndarray) -> bool:
+    """Return whether a digit follows each of the points, at least one, at positions in ascending order."""
+    if points[-1] == len(data) - 1:
+        return False
+    behind = data[points + 1]
+    return not ((behind < _ZERO) | (behind > _NINE)).any()
+
+
 def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray | None:
     """Return the number of decimals of each word; `None` where a word has several points, or is not a number.
 
@@ -235,12 +243,8 @@ def _decimals(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
     if ((first < _POINT) | (first > _NINE)).any():  # numpy reads a lone sign as 0
         return None
     points = np.flatnonzero(data == _POINT)
-    if points.size:  # each needs a digit behind it
-        if points[-1] == len(data) - 1:
-            return None
-        behind = data[points + 1]
-        if ((behind < _ZERO) | (behind > _NINE)).any():
-            return None
+    if points.size and not _have_digits_behind(data, points):
+        return None
     has_each_one_point = len(points) == len(starts) and (points >= starts).all() and (points < ends).all()
     if has_each_one_point:
         return ends - points - 1
@@ -380,8 +384,9 @@ def format_integers(array: np.ndarray) -> bytes:
     if largest >= 10**16:  # more than four blocks: such are rare
         return str(array.tolist())[1:-1].replace(",", "").encode()
     sizes = np.abs(array.astype("i8"))
-    columns = (len(str(largest)) + 3) // 4
-    rows = np.empty((len(array), columns + 2), "u4")
+    # A row of blocks of four characters for each number: sign, digits, space. Zero bytes fill them, and are left out.
+    digit_blocks = (len(str(largest)) + 3) // 4
+    rows = np.empty((len(array), digit_blocks + 2), "u4")
     rows[:, 0] = _SIGNS[(array < 0).view("u1")]
     _write_whole(rows[:, 1:-1], sizes)
     rows[:, -1] = _block(b" ")
@@ -425,7 +430,8 @@ def format_floats(array: np.ndarray, digits: int) -> bytes | None:
         if integers is not None:
             text: bytes | None = format_integers(integers)
         else:
-            text = _format_floats(part, digits, 53 if array.itemsize == 8 else 24)
+            # Those of 2 bytes have fewer, and each is a float of 4 bytes, too.
+            text = _format_floats(part, digits, bits=53 if array.itemsize == 8 else 24)
         if text is None:
             return None
         parts.append(text)

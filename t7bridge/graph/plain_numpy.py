@@ -126,7 +126,7 @@ def _floats_of_halves(data: bytes, order: str) -> list[float]:
         if number != number:
             bits = int.from_bytes(data[2 * place : 2 * place + 2], "little" if order == "<" else "big")
             # As a double: sign, exponent, and the 10 bits of the fraction at the top of its 52.
-            wide = (bits & _HALF_SIGN) << 48 | 0x7FF << 52 | (bits & _HALF_FRACTION) << 42
+            wide = ((bits & _HALF_SIGN) << 48) | (0x7FF << 52) | ((bits & _HALF_FRACTION) << 42)
             (numbers[place],) = struct.unpack("<d", wide.to_bytes(8, "little"))
     return numbers
 
@@ -159,7 +159,9 @@ def _rounded_to_single(value: Any) -> float:
     shift = size.bit_length() - 24
     quotient, rest = divmod(size, 1 << shift)
     half = 1 << (shift - 1)
-    quotient += rest > half or (rest == half and quotient & 1)
+    is_odd = quotient % 2 == 1
+    if rest > half or (rest == half and is_odd):
+        quotient += 1
     return math.copysign(float(quotient) * 2.0**shift, value)
 
 
@@ -167,8 +169,10 @@ def _half_bytes(value: float) -> bytes:
     """Return the bytes of a float16, little-endian; what is too large is infinite, and a NaN stays one."""
     if value != value:
         (bits,) = struct.unpack("<Q", struct.pack("<d", value))
-        sign = bits >> 48 & _HALF_SIGN
-        fraction = bits >> 42 & _HALF_FRACTION or 1  # 0 would be infinity
+        # The sign, and the 10 highest of the 52 bits of the fraction.
+        sign = (bits >> 48) & _HALF_SIGN
+        fraction = (bits >> 42) & _HALF_FRACTION
+        fraction = fraction or 1  # 0 would be infinity
         return int(sign | _HALF_EXPONENT | fraction).to_bytes(2, "little")
     try:
         return struct.pack("<e", value)
@@ -416,6 +420,7 @@ class ndarray:
         if kind == self.dtype:
             return self.copy() if copy else self
         if kind.newbyteorder("=") == self.dtype.newbyteorder("="):  # the same in the other byte order
+            # The parts of complex numbers are swapped each.
             width = kind.itemsize if kind.kind != "c" else kind.itemsize // 2
             return ndarray(_swapped(self.tobytes(), width), kind, self.shape)
         return ndarray(_encode(self.values(), kind), kind, self.shape)
@@ -500,13 +505,17 @@ class ndarray:
         return ndarray(bytearray(b"".join(parts)), self.dtype, (*shape, *self.shape[dims:]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write elements, converted and repeated, to the parts that an index chooses."""
+        """Write elements, converted and repeated, to the parts that an index chooses.
+
+        To the parts of an array of numbers or truth values: one number to all, or of a value with dimensions the next
+        row to each.
+        """
         chosen = _chosen_indices(index)
         if chosen is None:
             part = self._basic_view(index if isinstance(index, tuple) else (index,))
             part._fill(asarray(value))
             return
-        indices, _ = chosen
+        indices, _shape = chosen
         values = asarray(value)
         for number, index_of_part in enumerate(indices):
             self._basic_view(index_of_part)._fill(values[number] if values.shape else values)
@@ -553,14 +562,14 @@ class ndarray:
     def sum(self, axis: int | None = None, keepdims: bool = False) -> ndarray:
         """Return the sum of all elements, or along the last axis; integers and truth values are counted in 64 bits."""
         wide_integer = dtype("u8" if self.dtype.kind == "u" else "i8")
-        kind = self.dtype if self.dtype.kind in "fc" else wide_integer
+        result_type = self.dtype if self.dtype.kind in "fc" else wide_integer
         if axis is None:
-            return _from_values([_pairwise_sum(self.values(), kind)], kind, ())
+            return _from_values([_pairwise_sum(self.values(), result_type)], result_type, ())
         if axis not in (-1, self.ndim - 1):
             raise NotImplementedError("sums along the last axis only")
         rows = self.reshape(math.prod(self.shape[:-1]), self.shape[-1])
-        sums = [_pairwise_sum(row.values(), kind) for row in rows]
-        return _from_values(sums, kind, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
+        sums = [_pairwise_sum(row.values(), result_type) for row in rows]
+        return _from_values(sums, result_type, (*self.shape[:-1], 1) if keepdims else self.shape[:-1])
 
     def mean(self) -> ndarray:
         """Return the mean."""

@@ -533,7 +533,8 @@ def storage_array(storage: Storage) -> np.ndarray:
         return np.concatenate(parts) if parts else np.empty(0, native)
     dtype_in_file = dtype_of(storage.element, data.order, data.width)
     array = np.frombuffer(data.source.view(data.offset, storage.count * data.width), dtype_in_file)
-    # Bytes that were read, not mapped, are reversed where they are: a copy would need the memory twice.
+    # Bytes that were read, not mapped, are in memory of this array alone: they are reversed where they are, as a copy
+    # would need the memory twice.
     if array.flags.writeable and dtype_in_file == native.newbyteorder():
         array.byteswap(inplace=True)
         array = array.view(native)
@@ -572,6 +573,19 @@ def _check_fits(array: np.ndarray, narrower: np.dtype[Any]) -> None:
             raise too_large(least, greatest)
 
 
+def _origin_and_steps(storage: Storage) -> tuple[Storage, list[Derived]]:
+    """Return the storage from whose elements those of another are computed, and the steps that do it, in order.
+
+    Its own are not computed. It is the other itself, and there are no steps, if those are not, either.
+    """
+    steps: list[Derived] = []
+    origin = storage
+    while isinstance(origin.data, Derived):
+        steps.insert(0, origin.data)
+        origin = origin.data.origin
+    return origin, steps
+
+
 def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None:
     """Return where elements are in a file, with their conversion by numpy on the way to another; see `Storage.extent`.
 
@@ -586,11 +600,7 @@ def _converted_extent(storage: Storage, order: str, width: int) -> Extent | None
     Returns:
         `None` where they are not in a file, or their groups are too large for a buffer.
     """
-    steps: list[Derived] = []
-    origin = storage
-    while isinstance(origin.data, Derived):
-        steps.insert(0, origin.data)
-        origin = origin.data.origin
+    origin, steps = _origin_and_steps(storage)
     span = origin.data
     if not isinstance(span, Span) or not origin.count:
         return None

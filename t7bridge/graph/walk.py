@@ -119,7 +119,7 @@ class Path:
         return start + "".join([step_name(path.key)[:_SHOWN_LETTERS] for path in rest])
 
     def follow(self, root: Value) -> Iterator[Path]:
-        """Yield the path of each value on the way from a root to the value at this path.
+        """Yield the path of each value on the way from a root, without it, to the value at this path.
 
         Raises:
             ModelError: there is no such value; the message lists the steps that there are.
@@ -278,7 +278,8 @@ def fill_list(items: list[Any] | tuple[Any, ...], completed: Callable[[Any], Any
     """
     target: list[Any] = [None] * len(items)
     places = range(len(items))
-    return Fill(target, zip(repeat(target), places, places, items), completed)
+    keys = places  # for paths
+    return Fill(target, zip(repeat(target), places, keys, items), completed)
 
 
 def fill_dict(target: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]) -> Fill:
@@ -291,7 +292,8 @@ def fill_dict(target: dict[Any, Any], keys: Iterable[Any], values: Iterable[Any]
     """
     keys = list(keys)
     target.update(dict.fromkeys(keys))
-    return Fill(target, zip(repeat(target), keys, keys, values))
+    places = keys  # in the dict, and the keys for paths
+    return Fill(target, zip(repeat(target), places, keys, values))
 
 
 class Rebuilder:

@@ -12,7 +12,7 @@ import socket
 import tempfile
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -287,19 +287,21 @@ def copy_whole(system: Any, path: str, target: str | IO[bytes], name: str) -> No
     if protocol not in ("http", "https", *ARCHIVES):  # stores know the sizes of their files, and send no more
         system.get_file(path, target)
         return
-    if isinstance(target, str):
-        with open(target, "wb") as file:
-            copy_whole(system, path, file, name)
-        return
-    if protocol not in ARCHIVES:
-        _Web(system, path, name).write_to(target)
-        return
+    with open(target, "wb") if isinstance(target, str) else nullcontext(target) as file:
+        if protocol in ARCHIVES:
+            system.get_file(path, _BoundedFile(file, _most_of_member(system, path), name))
+        else:
+            _Web(system, path, name).write_to(file)
+
+
+def _most_of_member(system: Any, path: str) -> int:
+    """Return how many bytes a member of an archive may have: its size, if that is stated and believable."""
     info = system.info(path)
-    most = info.get("size")
+    size: int | None = info.get("size")
     packed = info.get("compress_size")  # of a zip archive
-    if most is None or (packed is not None and most > _MOST_RATIO * packed):
-        most = _most_unannounced()
-    system.get_file(path, _BoundedFile(target, most, name))
+    if size is None or (packed is not None and size > _MOST_RATIO * packed):
+        return _most_unannounced()
+    return size
 
 
 def head_of(address: str, count: int) -> bytes:
@@ -485,7 +487,7 @@ class _Web(Server):
         """Return an answer, a context manager that ends it: to a request for a range, or for the whole.
 
         Args:
-            start: of the first byte, 0-based.
+            start: of the first byte, 0-based; given with `end` only.
             end: behind the last one; `None` for the whole file.
             method: of HTTP.
 

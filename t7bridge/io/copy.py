@@ -202,7 +202,7 @@ class Transfers:
                 pass
 
     def _help(self) -> None:
-        """Work as a helper, in a thread of its own."""
+        """Work as a helper, in a thread of its own, with a lock that `_join` waits for."""
         lock = allocate_lock()
         with lock:
             self._at_work.append(lock)

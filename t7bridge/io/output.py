@@ -199,7 +199,7 @@ class Output:
             self._transfers.wait()
 
     def put(self, position: int, data: bytes | memoryview) -> None:
-        """Replace bytes written before, when :meth:`copy` left its `done` for later.
+        """Write bytes at a place of what was written before: a checksum, say, that the `done` of :meth:`copy` brings.
 
         Args:
             position: of the first, 0-based.
@@ -287,14 +287,27 @@ class FileOutput(Output):
         # Removed whatever ends this object: an error or a signal here or before `with` has begun, or a program that
         # forgets it.
         self._remove = weakref.finalize(self, _remove, self._temporary)
+        file = self._new_temporary(replaced)
+        super().__init__(file, self.path)
+        self._blocks = Blocks(file.fileno())
+        self._transfers = Transfers(file.fileno(), self.path)
+
+    def _new_temporary(self, replaced: os.stat_result | None) -> IO[bytes]:
+        """Create and open the temporary file.
+
+        Args:
+            replaced: the status of the file that it will replace, from which it gets owner and mode; `None` for none.
+
+        Raises:
+            WriteError: it cannot be created.
+        """
         try:
             # Mode 0o666 minus the umask, as any other program's new file.
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
-            super().__init__(os.fdopen(fd, "r+b", buffering=0), self.path)
+            file = os.fdopen(fd, "r+b", buffering=0)
             if replaced is not None:
                 os.chmod(self._temporary, copy_owner(fd, replaced))
-            self._blocks = Blocks(fd)
-            self._transfers = Transfers(fd, self.path)
+            return file
         except FileNotFoundError as error:
             message = "cannot be written: its folder does not exist"
             raise WriteError(message, file=self.path, hint="Create it first.") from error
@@ -344,11 +357,11 @@ class FileOutput(Output):
                 os.fsync(self._file.fileno())
             self._file.close()
             self._take_name()
-        except TargetExistsError:
+        except TargetExistsError:  # an OSError, too
             raise
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        self._remove.detach()
+        self._remove.detach()  # there is no temporary file any more
         if self._sync:
             with contextlib.suppress(OSError):  # not every file system can
                 flush(os.path.dirname(self.path) or os.curdir)
@@ -382,7 +395,7 @@ class FileOutput(Output):
         """
         if self._transfers is not None:
             self._transfers.stop()
-            self._transfers = Transfers(self._file.fileno(), self.path)
+            self._transfers = Transfers(self._file.fileno(), self.path)  # one that was stopped takes no more
         self._pending.clear()
         self._bytes_flushed = 0
         try:
@@ -390,7 +403,7 @@ class FileOutput(Output):
             self._file.truncate()
         except OSError as error:
             raise WriteError(f"cannot be written: {error.strerror}", file=self.path) from error
-        self._blocks = Blocks(self._file.fileno())
+        self._blocks = Blocks(self._file.fileno())  # those that were allocated are gone
 
     def discard(self) -> None:
         """Remove the temporary file."""

@@ -214,14 +214,16 @@ def memory_limit(allowed: int | None) -> Iterator[None]:
 
 
 def _memory_limit_and_use(resource: Any) -> tuple[int, int]:
-    """Return which limit of memory the system has, and the bytes of this process that count towards it already.
+    """Return which limit of memory is used, see `memory_limit`, and the bytes that count towards it already.
+
+    Elsewhere than on Linux the bytes are 0, as nothing tells them.
 
     Args:
         resource: the module of the standard library, which Windows does not have.
     """
     try:
         return resource.RLIMIT_DATA, _allocated("self")
-    except OSError:  # not Linux, which alone tells how much is allocated: what there is already is not added
+    except OSError:  # not Linux
         return resource.RLIMIT_AS, 0
 
 

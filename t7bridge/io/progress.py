@@ -144,21 +144,37 @@ def _watch(done: threading.Event, text: str, path: str, terminal: Any) -> None:
     mark = "━" if "utf" in str(getattr(terminal, "encoding", "")).lower() else "#"
     # Beside the bar, there are 18 characters for spaces, the share and the seconds.
     width_of_text = max(get_terminal_size().columns - _BAR_CHARACTERS - 18, 8)
+
+    def line_of(step: int) -> str:
+        """Return the line of a drawing, by its number."""
+        share = _share_done(total, written_before)
+        status = f"{time.monotonic() - began:.0f} s"
+        if share is not None:
+            status = f"{share:4.0%}  {status}"
+        return f"\r{text[:width_of_text]}  {_bar(mark, step, share):{_BAR_CHARACTERS}}  {status}"
+
+    with suppress(OSError, ValueError):  # a closed terminal
+        _draw(done, terminal, line_of)
+    _shown.release()
+
+
+def _draw(done: threading.Event, terminal: Any, line_of: Callable[[int], str]) -> None:
+    """Write lines over one another until an operation is done, and then spaces over the last one.
+
+    Args:
+        done: set when the operation is done.
+        terminal: what to write to.
+        line_of: returns the line of a drawing, by its number.
+    """
     step = 0
     line = ""
-    with suppress(OSError, ValueError):  # a closed terminal
-        while not done.wait(_REDRAW_SECONDS):
-            step += 1
-            share = _share_done(total, written_before)
-            status = f"{time.monotonic() - began:.0f} s"
-            if share is not None:
-                status = f"{share:4.0%}  {status}"
-            line = f"\r{text[:width_of_text]}  {_bar(mark, step, share):{_BAR_CHARACTERS}}  {status}"
-            terminal.write(line)
-            terminal.flush()
-        terminal.write("\r" + " " * len(line) + "\r")  # spaces over the last line
+    while not done.wait(_REDRAW_SECONDS):
+        step += 1
+        line = line_of(step)
+        terminal.write(line)
         terminal.flush()
-    _shown.release()
+    terminal.write("\r" + " " * len(line) + "\r")
+    terminal.flush()
 
 
 def _share_done(total: int | None, written_before: int | None) -> float | None:

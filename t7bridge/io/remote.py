@@ -69,15 +69,19 @@ class Remote:
         self._is_unchecked = not self._server.refuses_other_versions
         """Whether something was read since the server was last asked whether the file is the same."""
         with errors_of(name, "read", hint=ADDRESS_HINT):
-            bytes_or_copy = self._server.begin()
-            self.size = self._server.size or 0
-            if isinstance(bytes_or_copy, bytes):
-                self._blocks.put(0, bytes_or_copy)
-                count = len(bytes_or_copy) // _BLOCK_BYTES
-                self._runs[count] = count  # a run that a request for the next block continues
-            else:
-                self._read_from_copy(bytes_or_copy)
-            self._check_after_request()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Ask for the first blocks, or the whole where there are no ranges, and set the size."""
+        bytes_or_copy = self._server.begin()
+        self.size = self._server.size or 0
+        if isinstance(bytes_or_copy, bytes):
+            self._blocks.put(0, bytes_or_copy)
+            count = len(bytes_or_copy) // _BLOCK_BYTES
+            self._runs[count] = count  # a run that a request for the next block continues
+        else:
+            self._read_from_copy(bytes_or_copy)
+        self._check_after_request()
 
     def read_all(self) -> None:
         """Expect that all of the file will be read: ask for large ranges from now on, and keep them.
@@ -161,7 +165,9 @@ class Remote:
         return len(data)
 
     def _fetch(self, number: int, needed: int) -> None:
-        """Get a block into the cache, with others that will be needed; wait for the answer.
+        """Get a block into the cache, with others that will be needed, or a copy of the whole; wait for the answer.
+
+        Called with the lock, as all that changes requests, runs and blocks.
 
         Args:
             number: of the block.

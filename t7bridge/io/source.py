@@ -485,7 +485,7 @@ class PiecesSource(DerivedSource):
             source, start, size = self._pieces[number]
             inside = offset - self._starts[number]
             count = min(length, size - inside)
-            if count > 0:
+            if count > 0:  # else the range begins beyond the last piece
                 parts.append((source, start + inside, count))
             offset += count
             length -= count

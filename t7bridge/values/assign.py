@@ -66,11 +66,13 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
     Raises:
         LimitError: they repeat the elements of small storages excessively.
     """
-    # Tensors that are compared further have equally many elements: if one has them all in memory, that is no excess.
+    if one.shape != other.shape:
+        return False
+    # As many elements as one of the two has in its storage are no excess.
     stored_elements = max(tensor.storage.count if tensor.storage is not None else 0 for tensor in (one, other))
     budget = Budget(DEFAULT_LIMITS, "comparing tensors that repeat their storage")
     budget.allocate(one.numel, stored_elements)
-    return one.shape == other.shape and _are_equal(one.array, other.array)
+    return _are_equal(one.array, other.array)
 
 
 def _data_to_refer_to(item: Assignment) -> Data | None:
@@ -155,6 +157,7 @@ def _converted(item: Assignment) -> np.ndarray:
         converted = array.astype(target_dtype)
         # A loss shows when the elements are converted back.
         if not _are_equal(converted.astype(array.dtype), array):
+            # A number that became infinite is not rounded.
             is_rounded = target_dtype.kind == "f" and (np.isfinite(converted) == np.isfinite(array)).all()
             item.loss = "rounded" if is_rounded else "changed"
     return converted

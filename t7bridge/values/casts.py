@@ -83,21 +83,25 @@ class Casts:
     def _cast(self, storage: Storage) -> Storage:
         """Return a new storage with its elements cast; the storage itself if neither they nor those of its base are."""
         is_cast = is_float(storage.element) and storage.element is not self.element
-        result = storage
-        if is_cast:
-            readable = storage
-            if storage.element.name not in _NUMPY_FLOATS:
-                readable, _, _ = widen(storage)  # to float32
-            data = Derived(readable, partial(_cast_elements, self.element.name, self.infinities))
-            result = Storage(self.element, storage.count, data, storage.device)
+        result = self._with_cast_elements(storage) if is_cast else storage
         if storage.base is None:
             return result
+        base = self.storage(storage.base)
+        if not is_cast and base is storage.base:
+            return storage
         if storage.base.element is not storage.element:
             # Two types of elements were one memory, which they cannot be when one of them is cast.
             return evolve(result, base=None, base_offset=0)
-        base = self.storage(storage.base)
         first = storage.base_offset // storage.element.itemsize
         return evolve(result, base=base, base_offset=first * base.element.itemsize)
+
+    def _with_cast_elements(self, storage: Storage) -> Storage:
+        """Return a storage without base, whose elements are cast when they are read."""
+        readable = storage
+        if storage.element.name not in _NUMPY_FLOATS:
+            readable, _, _ = widen(storage)  # to float32
+        data = Derived(readable, partial(_cast_elements, self.element.name, self.infinities))
+        return Storage(self.element, storage.count, data, storage.device)
 
 
 def _cast_elements(name: str, infinities: list[int], array: np.ndarray) -> np.ndarray:

@@ -206,8 +206,9 @@ class Comparer:
     def _compared_before(self, a: Any, b: Any) -> bool:
         """Return whether two values without identity were compared with each other before, and note that they are now.
 
-        A new pair of values that were both compared with others is charged to the budget: there may be as many pairs
-        as the product of the numbers of values.
+        The first pair of each value of the first file is in `_compared_first`, the few others in `_further_pairs`. Of
+        these, one whose second value was compared, too, is charged to the budget: there may be as many of them as the
+        product of the numbers of values.
         """
         first_id = id(a)
         second_id = id(b)
@@ -218,7 +219,7 @@ class Comparer:
         else:
             self._further_pairs.add((first_id, second_id))
             if second_id in self._compared_second:
-                self._budget.spend(2 * (1 + _length(a)))  # for both values, which are as long or differ at once
+                self._budget.spend(2 * (1 + _length(a)))  # twice: `b` is as long, or differs at once
         self._compared_second.add(second_id)
         return False
 
@@ -295,15 +296,15 @@ class Comparer:
         # The same scalar keys in the same order, as most have.
         if len(a) == len(b) and all(_same_key(key, other_key) for (key, _), (other_key, _) in zip(a, b)):
             return ((key, value, other) for (key, value), (_, other) in zip(a, b))
-        first, first_objects = _by_text(a)
-        second, second_objects = _by_text(b)
-        self._note_missing(path, first, second, only="first", side="second")
-        self._note_missing(path, second, first, only="second", side="first")
+        first_scalars, first_objects = _by_text(a)
+        second_scalars, second_objects = _by_text(b)
+        self._note_missing(path, first_scalars, second_scalars, only="first", side="second")
+        self._note_missing(path, second_scalars, first_scalars, only="second", side="first")
         self._require_equal(path, "number of keys that are objects", len(first_objects), len(second_objects))
         pairs: list[tuple[Any, Value, Value]] = []
-        for text, (key, value) in first.items():
-            if text in second:
-                _, other = second[text]
+        for text, (key, value) in first_scalars.items():
+            if text in second_scalars:
+                _, other = second_scalars[text]
                 pairs.append((key, value, other))
         for (key, value), (other_key, other) in zip(first_objects, second_objects):
             pairs.append((KeyStep(key), key, other_key))
@@ -546,8 +547,9 @@ class RowComparer(Comparer):
             return ()
         if not same_bytes(rows(a), rows(b)):
             difference = difference_of(self._path_text(path), a, b)
-            # Text has one NaN only: equal numbers with other bits are no difference then.
-            if isinstance(difference, TensorDifference) or not self.text:
+            are_equal_numbers = not isinstance(difference, TensorDifference)
+            # Text has one NaN only: that the bits are others is no difference then.
+            if not (are_equal_numbers and self.text):
                 self.differences.append(difference)
         return ()
 
@@ -556,6 +558,8 @@ _BLOCK_ELEMENTS = 1 << 16
 """Elements that are compared at once."""
 _WIDENED = ("bfloat16", "float8")
 """Beginnings of the names of types that numpy lacks, and that are compared as float32."""
+_MOST_REPETITIONS = 2
+"""How often a view may have each element of its storage, on average, to be compared like others."""
 _FREE_COMPARISONS = 16
 """How often each element of a storage may be compared in views of it before that is charged."""
 
@@ -602,13 +606,15 @@ class ValueComparer(Comparer):
         """Compare two tensors by their elements, those of the same two views once; nothing is inside."""
         self.tensors += 1
         self._require_equal(path, "type", a.element.name, b.element.name)
+        # Elements smaller than a byte are compared with those of their own type only, by the bytes that hold them.
+        are_comparable = a.element is b.element or PACKED.keys().isdisjoint((a.element.name, b.element.name))
         if a.shape != b.shape:
             self._require_equal(path, "shape", a.shape, b.shape)
-        elif self.elements and a.numel:
+        elif self.elements and a.numel and are_comparable:
             key = (a.shape, _view(a), _view(b))
             if key not in self._views:
                 self._charge(a, b)
-                self._views[key] = deviation(str(path), a, b, self.rtol, self.atol)
+                self._views[key] = deviation("", a, b, self.rtol, self.atol)  # the path is that of each occurrence
             difference = self._views[key]
             if difference is not None:
                 self.differences.append(evolve(difference, path=self._path_text(path)))
@@ -624,7 +630,8 @@ class ValueComparer(Comparer):
                 # Each storage adds its free comparisons to the budget.
                 self._storages_with_allowance.add(id(storage))
                 self._budget.steps_left += _FREE_COMPARISONS * storage.nbytes // BYTES_PER_STEP
-            elements = min(tensor.numel, 2 * storage.count)  # `deviation` compares what is repeated more often once
+            # `deviation` compares no more: of a view that repeats elements more often, it compares each once.
+            elements = min(tensor.numel, _MOST_REPETITIONS * storage.count)
             self._budget.spend(elements * tensor.element.itemsize // BYTES_PER_STEP)
 
     def _storages(self, path: Path, a: Storage, b: Storage) -> Pairs:
@@ -651,20 +658,20 @@ def deviation(path: str, a: Tensor, b: Tensor, rtol: float, atol: float) -> Diff
     Args:
         path: their path.
         a: a tensor.
-        b: one of the same shape.
+        b: one of the same shape; if either has elements smaller than a byte, of the same type, too.
         rtol: relative tolerance, as a fraction of the second's element.
         atol: absolute tolerance, added to the relative one.
     """
     shape = a.shape or (1,)
     stored = max(_count(a), _count(b)) * PACKED.get(a.element.name, 1)
-    if prod(shape) > 2 * stored:  # views with a few repetitions are compared like others, with the places in them
-        # Strides of 0 may repeat a few elements without end: these are compared once.
+    if prod(shape) > _MOST_REPETITIONS * stored:
+        # Strides of 0 may repeat a few elements without end: these are compared once, without the places in the views.
         if a.stride != b.stride:
             return Difference(path, f"views that repeat elements in other ways: {a.stride} against {b.stride}")
         a = _each_element_once(a)
         b = _each_element_once(b)
         shape = a.shape
-    if a.element.name in PACKED:  # the bytes are compared that hold several elements each
+    if a.element.name in PACKED:  # bytes are compared, and counted: each holds several elements
         shape = _as_numbers(a).shape
     deviations = _deviations(a, b, rtol, atol)
     if not deviations.count:
@@ -680,14 +687,15 @@ def _deviation_text(deviations: _Deviations, total: int, index: tuple[int, ...])
 
     Args:
         deviations: these elements.
-        total: the number of all elements.
-        index: the place of the largest deviation; empty in a scalar.
+        total: the number of all elements of one of the tensors.
+        index: the place of the largest deviation, 0-based; empty in a scalar.
     """
+    # An infinite distance is that to a NaN or an infinity, and says nothing.
     how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
     where = f" at {list(index)}" if index else ""
     what = f"{deviations.count} of {total} elements differ, {how}{where}"
     if total == 1:
-        what = f"its element differs, {how}{where}"
+        what = f"its element differs, {how}{where}" if deviations.largest < inf else f"its element differs{where}"
     first, second = deviations.elements
     return f"{what}: {_shown(first)} against {_shown(second)}"
 
@@ -752,7 +760,11 @@ def _each_element_once(tensor: Tensor) -> Tensor:
 
 
 def _as_numbers(tensor: Tensor) -> Tensor:
-    """Return a tensor whose elements numpy has as numbers; of types smaller than a byte, the bytes that hold them."""
+    """Return a tensor whose elements numpy has as numbers.
+
+    Of a type smaller than a byte, they are the bytes with its elements, in one dimension: those of a contiguous tensor,
+    from its offset on.
+    """
     storage = tensor.storage
     if storage is None:
         return tensor

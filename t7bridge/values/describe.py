@@ -94,22 +94,23 @@ class _Describer:
     def whole(self, node: Any) -> Any:
         """Return a node with all values in it described; the node itself is changed."""
         root = [node]
-        # Dicts and lists with a key or index in them, the next one last; `None` where a value is to be closed.
+        # The places of nodes to go through, the next one last: a dict or list, and a key or index in it. `None` below
+        # those in a value stands for its end, where it is to be closed.
         stack: list[tuple[Any, Any] | None] = [(root, 0)]
         while stack:
-            entry = stack.pop()
-            if entry is None:
+            place = stack.pop()
+            if place is None:
                 self.close()
                 continue
-            container, place = entry
-            inner = container[place]
+            container, key = place
+            inner = container[key]
             if type(inner) is _Undescribed:
                 inner, closes = self.begin(inner.value)
-                container[place] = inner
+                container[key] = inner
                 if closes:
                     stack.append(None)
-            places = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
-            stack += [(inner, place) for place in places if isinstance(inner[place], _UNFINISHED)]
+            keys = reversed(inner) if isinstance(inner, dict) else range(len(inner) - 1, -1, -1)
+            stack += [(inner, key) for key in keys if isinstance(inner[key], _UNFINISHED)]
         return root[0]
 
     def text(self, node: Any) -> list[str]:
@@ -382,10 +383,6 @@ class _PythonDescriber(_Describer):
         if not value.size and not value.is_scalar:
             # Lua's empty tensor has no dimension; in PyTorch it has one, of extent 0.
             stride = (1,)
-        # A storage without a base is a whole memory, and begins at its byte 0.
-        base = storage.base or storage
-        address = (id(base), storage.base_offset)
-        number = self._numbers.setdefault(address, len(self._numbers) + 1)
         if id(storage) not in self._crcs:
             self._crcs[id(storage)] = storage.crc32()
         return {
@@ -394,16 +391,23 @@ class _PythonDescriber(_Describer):
             "size": list(value.shape),
             "stride": list(stride),
             "offset": value.offset,
-            "storage": number,
+            "storage": self._number_of(storage),
             "nbytes": storage.nbytes,
             "crc32": self._crcs[id(storage)],
             "requires_grad": value.requires_grad,
             "parameter": value.is_parameter,
         }
 
+    def _number_of(self, storage: Storage) -> int:
+        """Return the number of the address at which a storage begins, the next one for a new address."""
+        # A storage without a base is a whole memory, and begins at its byte 0.
+        base = storage.base or storage
+        address = (id(base), storage.base_offset)
+        return self._numbers.setdefault(address, len(self._numbers) + 1)
+
 
 def _numpy_scalar(value: NumpyScalar) -> Node:
-    """Describe a numpy scalar: float64 is a Python float, a string a Python string, the rest neither."""
+    """Describe a numpy scalar: a float64 is a Python float, text and bytes are Python's; of others, the type alone."""
     code, data = value.dtype.code, value.data
     if isinstance(data, bytes):  # of a damaged file it may be anything
         # numpy strips zero bytes from the ends of strings, as here.

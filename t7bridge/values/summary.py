@@ -270,7 +270,8 @@ def _widths_of_columns(
 ) -> list[int]:
     """Return the width of each column of a table, 0 for those that are omitted.
 
-    The widest of the columns that may be cut is made narrower, again and again, until all fit in the room.
+    The widest of the columns that may be cut is made narrower, again and again, until all fit in the room. The last
+    one is as wide as its text: the line is cut there.
 
     Args:
         texts: the cells of each row, the heads first.
@@ -304,6 +305,8 @@ _LEVELS = 100
 """Levels that are indented further."""
 _LETTERS = 1000
 """Characters of a string shown."""
+_EXACT_INTEGERS = 2**53
+"""Up to this number a double has each integer."""
 _SETS = (set, frozenset)
 _WITHOUT_IDENTITY = (tuple, frozenset)
 """Values that cannot change, so that it makes no difference which are one object: they have no number."""
@@ -329,7 +332,9 @@ class _Shown:
         words = summary(value)
         if isinstance(value, _WITHOUT_IDENTITY):
             if id(value) in self._without_identity:
-                return f"{words}, shown above" if len(value) else words, False
+                # Of an empty one, nothing was shown above.
+                reference = f"{words}, shown above" if len(value) else words
+                return reference, False
             self._without_identity.add(id(value))
         if isinstance(value, _WITH_IDENTITY) and not isinstance(value, Storage):
             if id(value) in self._numbers:
@@ -393,13 +398,13 @@ def summary(value: Value) -> str:
         return _text_summary(value)
     if isinstance(value, PythonObject):
         return f"{'module' if value.is_module else 'object of'} {value.path}"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:  # as Lua prints it
-        return str(int(value))
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_INTEGERS:
+        return str(int(value))  # without `.0`, as Lua prints it
     return "nil" if value is None else str(value)
 
 
 def _tensor_summary(value: Tensor) -> str:
-    """Return type, sizes, place in the storage and device of a tensor."""
+    """Return type, sizes, place in the storage (if it is not all of it) and device (if not the CPU) of a tensor."""
     shape = " x ".join(map(str, value.size)) or ("scalar" if value.is_scalar else "empty")
     where = f", on {value.device}" if value.device != "cpu" else ""
     view = ""

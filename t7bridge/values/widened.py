@@ -20,7 +20,7 @@ types are named in the metadata; numbers, and lists of them, are tensors where n
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -198,10 +198,10 @@ def _same_bytes(storage: Storage, element: ElementType) -> Storage:
     count = storage.nbytes // element.itemsize
     data = storage.data
     is_complex32 = "complex32" in (storage.element.name, element.name)
-    # The words of a file in big order are reversed as they are read: those of a complex32, which is read as an integer
-    # of 4 bytes, and those of its halves are not the same.
-    has_other_words = is_complex32 and isinstance(data, Span) and data.order == "big"
-    if isinstance(data, Span) and not has_other_words:
+    # The bytes of a file in big order are reversed as they are read: 4 by 4 for a complex32, which is read as one
+    # integer, 2 by 2 for its halves.
+    reverses_other_words = is_complex32 and isinstance(data, Span) and data.order == "big"
+    if isinstance(data, Span) and not reverses_other_words:
         return Storage(element, count, evolve(data, width=element.itemsize), storage.device)
     convert: Callable[[np.ndarray], np.ndarray] = partial(_viewed_as, element.code)
     if is_complex32:
@@ -253,17 +253,7 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
     Raises:
         RecordError: an element is not one of the narrower type.
     """
-    narrow: np.ndarray
-    if name == "bfloat16":
-        narrow = (array.view("u4") >> 16).astype("u2")
-    elif name in _FLOAT8:
-        bits = array.view("u4")
-        nans = np.isnan(array)
-        upper_bits = bits >> 20
-        narrow = _float8_of_upper_bits(name)[upper_bits]
-        narrow[nans] = bits[nans] & 0xFF  # `_float8_table` keeps the pattern there
-    else:
-        narrow = array.astype(code)
+    narrow = _converted_to_narrower(name, code, array)
     if name == "uint64":
         is_same = array >= 0  # a negative int64 would wrap around, and back to itself
     else:
@@ -275,6 +265,23 @@ def _narrower_elements(name: str, code: str, array: np.ndarray) -> np.ndarray:
         number = array[~is_same].tolist()[0]
         raise RecordError(f"{number} is not a number of type {name}, which is recorded for it")
     return narrow
+
+
+def _converted_to_narrower(name: str, code: str, array: np.ndarray) -> np.ndarray:
+    """Convert elements to a narrower type; an element that this type does not have becomes any other.
+
+    Args: as of `_narrower_elements`.
+    """
+    if name == "bfloat16":  # the upper half of a float32
+        return (array.view("u4") >> 16).astype("u2")
+    if name not in _FLOAT8:
+        return array.astype(code)
+    bits = array.view("u4")
+    upper_bits = bits >> 20
+    patterns: np.ndarray = _float8_of_upper_bits(name)[upper_bits]
+    are_nans = np.isnan(array)
+    patterns[are_nans] = bits[are_nans] & 0xFF  # `_float8_table` keeps the pattern there
+    return patterns
 
 
 @lru_cache
@@ -327,15 +334,13 @@ class _Restorer(Rebuilder):
         _root, *steps = path.steps()
         name = ".".join(str(step.key) for step in steps)
         element = ELEMENT_TYPES.get(self._elements.get(name, ""))
-        if element is None:
+        if element is None or value.element is not wider_type(element):
             return value
         # Other types are never widened in a format of named tensors, whatever the metadata says.
-        if value.element is not wider_type(element) or not element.name.startswith(("bfloat16", "float8", "complex")):
+        if not element.name.startswith(("bfloat16", "float8", "complex")):
             return value
-        view: Tensor | None = value
-        if element.name.startswith("complex"):
-            view = _complex_of_pairs(value)
-        if view is None:
+        view = _complex_of_pairs(value) if element.name.startswith("complex") else value
+        if view is None:  # it has no pairs
             return value
         storage = self._narrow_storage(value.storage, element)
         if storage is None:
@@ -401,30 +406,35 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     items: Any = value if is_list else (value,)
     if not 0 < len(items) <= _MOST_NUMBERS:
         return None
-    kind = "number"
-    if is_list:
-        kind = "tuple" if isinstance(value, tuple) else "list"
-    types = set(map(type, items))
-    if types == {int, float}:
-        # Whether an item was an int must be seen from its value.
-        if not all((type(item) is int) == _is_integral(item) for item in items):
-            return None
-        types = {float}
-        kind = f"mixed {kind}"
-    if len(types) != 1 or not types <= set(_NUMBERS):
+    number_type = _common_type(items)
+    if number_type is None:
         return None
-    name, code = _NUMBERS[types.pop()]
+    name, code = _NUMBERS[number_type]
     try:
         data = struct.pack(f"<{len(items)}{code}", *items)
     except struct.error:  # beyond int64
         return None
     element = ELEMENT_TYPES[name]
     storage = Storage(element, len(items), Span(ByteSource.from_bytes(data), 0, element.itemsize))
-    if is_list:
-        tensor = Tensor(element, storage, (len(items),), (1,))
-    else:
-        tensor = Tensor(element, storage, (), (), is_scalar=True)
-    return tensor, kind
+    if not is_list:
+        return Tensor(element, storage, (), (), is_scalar=True), "number"
+    kind = "tuple" if isinstance(value, tuple) else "list"
+    if any(type(item) is not number_type for item in items):
+        kind = f"mixed {kind}"
+    return Tensor(element, storage, (len(items),), (1,)), kind
+
+
+def _common_type(items: Sequence[Any]) -> type | None:
+    """Return the key of `_NUMBERS` as which all items of a list can be recorded; `None` if there is none.
+
+    It is `float` for ints and floats, if the values tell which of them were ints.
+    """
+    types = set(map(type, items))
+    if types == {int, float} and all((type(item) is int) == _is_integral(item) for item in items):
+        return float
+    if len(types) == 1 and types <= set(_NUMBERS):
+        return types.pop()
+    return None
 
 
 def _is_integral(number: float) -> bool:
@@ -461,13 +471,17 @@ def _with_type_of_mixed(number: Any) -> Any:
 
 
 def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
-    """Return a quantized or sparse tensor as plain tensors and numbers by name."""
+    """Return a quantized or sparse tensor as plain tensors, numbers and words by name.
+
+    A plain tensor cannot be a view of elements smaller than a byte: of these, "values" is the whole storage, as units
+    of bytes, and the view is beside it.
+    """
     if isinstance(value, SparseTensor):
         return {name: getattr(value, name) for name in ("layout", "indices", "plain_indices", "values", "size")}
     tensor = value.tensor
     parts = {"values": tensor, "scale": value.scale, "zero_point": value.zero_point, "scheme": value.scheme}
     if tensor.element.name in PACKED and tensor.storage is not None:
-        # Bytes that hold several numbers each: the sizes are those of the numbers.
+        # In numbers, of which a unit of the storage has several.
         parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
         parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
     if value.axis is not None:

@@ -282,12 +282,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     output_path = real(output) if output else ""
     path = local_path(source)
     if path is None:
-        records, is_file = _list_remote(source)
-        if output:
-            records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
-        # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
-        container = source.split("::")[-1].rstrip("/")
-        return Listing(container.rpartition("/")[2], records, is_file)
+        return _listing_of_url(source, output_path)
     absolute_path = os.path.abspath(path)
     start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
     name = os.path.basename(start)
@@ -299,6 +294,16 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
     return Listing(name, _matching(path, start, output_path, left_out))
+
+
+def _listing_of_url(source: str, output_path: str) -> Listing:
+    """Return the files at a URL, but for those in the output folder, whose URL is `output_path`; empty for none."""
+    records, is_file = _list_remote(source)
+    if output_path:
+        records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
+    # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
+    container = source.split("::")[-1].rstrip("/")
+    return Listing(container.rpartition("/")[2], records, is_file)
 
 
 def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
@@ -387,22 +392,29 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
             raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
         prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
         for item in items:
-            if item.name.startswith("."):
-                left_out["hidden"] += 1
-            elif item.is_dir(follow_symlinks=False):
-                if os.path.realpath(item.path) != output_path:
-                    stack.append(item.path)
-            elif item.is_file():  # or a link to one
+            reason = _reason_left_out(item)
+            if reason:
+                left_out[reason] += 1
+            elif not item.is_dir():
                 status = item.stat()
                 yield Record(
                     name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
                 )
-            elif item.is_dir():  # a link to one
-                left_out["folder_links"] += 1
-            elif item.is_symlink() and not os.path.exists(item.path):
-                left_out["broken_links"] += 1
-            else:
-                left_out["special"] += 1
+            elif os.path.realpath(item.path) != output_path:
+                stack.append(item.path)
+
+
+def _reason_left_out(item: os.DirEntry[str]) -> str:
+    """Return the key of `LEFT_OUT` for what is left out of a folder; empty for a folder, a file or a link to one."""
+    if item.name.startswith("."):
+        return "hidden"
+    if item.is_file() or item.is_dir(follow_symlinks=False):
+        return ""
+    if item.is_dir():
+        return "folder_links"
+    if item.is_symlink() and not os.path.exists(item.path):
+        return "broken_links"
+    return "special"
 
 
 def _list_remote(place: str) -> tuple[list[Record], bool]:
@@ -417,15 +429,14 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
         T7BridgeError: there is none, or they cannot be listed.
     """
     system, path = connect(place)
-    is_file = False
+    # In the address of a web page `?` and `*` are no wildcards.
+    wildcard = None if protocol_of(place) in ("http", "https") else _wildcard_at(path)
     with errors_of(place, "listed"):
-        wildcard = _wildcard_at(path)
-        # In the address of a web page `?` and `*` are no wildcards.
-        if wildcard is not None and protocol_of(place) not in ("http", "https"):
+        is_file = wildcard is None and _is_file(system, path)
+        if wildcard is not None:
             listing = system.glob(path, detail=True)
             start, _, _ = path[:wildcard].rpartition("/")
-        elif _is_file(system, path):
-            is_file = True
+        elif is_file:
             listing = {path: system.info(path)}
             start, _, _ = path.rstrip("/").rpartition("/")
         else:
@@ -514,7 +525,10 @@ class Folder:
                 raise WriteError(f"the folder cannot be created: {error.strerror}", file=place) from error
 
     def files(self, output: str) -> dict[str, int]:
-        """Return the size of each file of an existing output, by its path or URL; empty if there is none."""
+        """Return the size of each file of an output of an earlier run, by its path or URL; empty if there is none.
+
+        It is a file, or a folder without folders in it.
+        """
         if self.was_empty:
             return {}  # all that is there now is of this run
         path = join(self.place, output)

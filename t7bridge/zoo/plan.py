@@ -152,6 +152,8 @@ def _matches(name: str, pattern: str) -> bool:
 def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
     """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
 
+    Two may get one name: `Journal.list_inputs` refuses that.
+
     Args:
         roots: each folder, pattern or archive, with its files.
         singles: the files that were named individually; remote ones have names already.
@@ -183,27 +185,35 @@ def kind_of(head: bytes) -> str:
         head: the first `HEAD_BYTES` of the file, or all of a smaller one.
     """
     signature = identify(head, installed=True)
-    if signature is not None:
-        formats = formats_with(signature.kind)
-        if not formats:
-            return ""
-        if signature.kind != "zip":
-            return formats[0].name
-        # Several formats are zip archives: the name of the first member tells. In a local file header (APPNOTE 4.3.7),
-        # its length is at byte 26, and itself at byte 30.
-        name_length = int.from_bytes(head[26:28], "little")
-        member = head[30 : 30 + name_length].decode("utf-8", "replace")
-        for spec in formats:
-            if spec.members is not None and spec.members([member]):
-                return spec.name
-        # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
-        return "pt"
-    # A `.t7` has no signature: a binary one begins with a type tag from 0 to 8 in either byte order, one in ascii with
-    # a tag on a line of its own.
+    if signature is None:
+        return "t7" if _begins_like_t7(head) else ""
+    if signature.kind == "zip":
+        return _kind_of_zip(head)
+    formats = formats_with(signature.kind)
+    return formats[0].name if formats else ""
+
+
+def _kind_of_zip(head: bytes) -> str:
+    """Return the name of the format of a zip archive, from its first bytes: the name of the first member tells."""
+    # In a local file header (APPNOTE 4.3.7), the length of the name is at byte 26, and itself at byte 30.
+    name_length = int.from_bytes(head[26:28], "little")
+    member = head[30 : 30 + name_length].decode("utf-8", "replace")
+    for spec in formats_with("zip"):
+        if spec.members is not None and spec.members([member]):
+            return spec.name
+    # An archive of the C++ API begins with any member, and one of another program may have such a file inside.
+    return "pt"
+
+
+def _begins_like_t7(head: bytes) -> bool:
+    """Return whether a file may be a `.t7`, which has no signature: it begins with a type tag, from 0 to 8.
+
+    A binary one has it in 4 bytes of either order, one in ascii on a line of its own.
+    """
     tags = int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big")
     is_binary = len(head) >= 4 and min(tags) <= 8
     is_ascii = head[:1] in b"012345678" and head[1:2] in (b"\n", b"\r")
-    return "t7" if is_binary or is_ascii else ""
+    return is_binary or is_ascii
 
 
 def title_of(head: bytes) -> str:
@@ -315,7 +325,7 @@ def _compare_with_records(
         updated = _updated(recorded, present, folder, plan)
         if updated.status == FAILED and retry_failed:
             updated = evolve(updated, status=PLANNED)
-        if updated == recorded:  # also if it is planned, but an interrupted run has not come to it
+        if updated == recorded:  # what an interrupted run has planned, and not come to, is planned already
             continue
         if updated.status == PLANNED:
             fresh.append((present, recorded.output))

@@ -371,10 +371,11 @@ def _write_rows(
         json_file.write(f'{opening},\n "table": ['.encode())
         csv_file.write(",".join(COLUMNS).encode() + b"\n")
         for number, batch in enumerate(batches(report.rows.journal.with_twins(), PAGE_ROWS), 1):
-            lines = ",\n".join(json.dumps(_as_data(record)) for record, _ in batch)
+            records = [record for record, _ in batch]
+            lines = ",\n".join(json.dumps(_as_data(record)) for record in records)
             separator = "\n" if number == 1 else ",\n"
             json_file.write(f"{separator}{lines}".encode())
-            csv_file.write(as_csv(record for record, _ in batch).encode("utf-8", "backslashreplace"))
+            csv_file.write(as_csv(records).encode("utf-8", "backslashreplace"))
             rows = [_page_row(report, record, twins) for record, twins in batch]
             page_counts.append(dict(Counter(map(_facts, rows))))
             if number == 1:

@@ -18,6 +18,7 @@ from ..conversion.request import MODE, Conversion
 from ..data import __version__, define
 from ..errors import ModelError, OptionError
 from ..formats import FORMATS
+from ..formats.table import FormatSpec
 from ..text import listed
 from .journal import DONE, Journal, Record
 from .places import Folder, open_folder
@@ -185,11 +186,16 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 run.convert_all(engine or start(places))
             workers.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
-        report.version = __version__
-        report.seconds = progress.seconds
-        report.now = dict(progress.counts)
+        _add_run(report, progress)
         write_reports(report, folder)
     return report
+
+
+def _add_run(report: ZooReport, progress: Progress) -> None:
+    """Add to a report what it says of this run alone."""
+    report.version = __version__
+    report.seconds = progress.seconds
+    report.now = dict(progress.counts)
 
 
 def _start_workers(
@@ -261,15 +267,7 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     if "index_base" in options and not request.module:
         raise ModelError("index_base requires module")
     if request.to:
-        target = FORMATS[request.to]
-        problems: list[tuple[str, str]] = []
-        for name in options:
-            option = _CONVERSION[name]
-            if target.values not in option.targets:
-                problem = f"does not apply to {target.suffix}; it is for conversions {option.scope()}"
-                problems.append((name, problem))
-        if problems:
-            raise OptionError(problems=tuple(problems))
+        _check_target(FORMATS[request.to], options)
     # On a cluster, other machines may have the library.
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
     if reads_safetensors and not find_spec("safetensors"):
@@ -279,8 +277,26 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
         )
     if request.scheduler and request.engine != "dask":
         raise ModelError("only the Dask engine has a scheduler")
+    if request.timeout is not None and not request.timeout >= 0:  # a NaN is neither
+        raise ModelError("timeout must be 0, for no limit, or a positive number of seconds")
     if request.workers == 0 and (request.timeout or request.memory):
         raise ModelError("time and memory limits need worker processes")
+
+
+def _check_target(target: FormatSpec, options: Iterable[str]) -> None:
+    """Refuse options that do not apply to the format of all outputs.
+
+    Raises:
+        OptionError: there are some.
+    """
+    problems: list[tuple[str, str]] = []
+    for name in options:
+        option = _CONVERSION[name]
+        if target.values not in option.targets:
+            problem = f"does not apply to {target.suffix}; it is for conversions {option.scope()}"
+            problems.append((name, problem))
+    if problems:
+        raise OptionError(problems=tuple(problems))
 
 
 def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:

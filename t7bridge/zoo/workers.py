@@ -657,12 +657,13 @@ class LocalEngine(Engine):
                 self._next_jobs.extend(islice(waiting, 1))
             if not self._next_jobs:  # all files were handed out
                 break
-            weight = self._weight(self._next_jobs[0])
+            next_job = self._next_jobs[0]
             is_idle = not worker.jobs and not more
-            if weight > room and not is_idle:
+            if self._weight(next_job) > room and not is_idle:
                 break  # a large file waits for an idle worker
-            more.append(self._next_jobs.popleft())
-            room -= weight
+            self._next_jobs.popleft()
+            more.append(next_job)
+            room -= self._weight(next_job)
         if more:
             worker.assign(more)
 

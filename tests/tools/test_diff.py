@@ -147,6 +147,27 @@ def test_a_scalar_has_no_index(tmp_path: Path) -> None:
     assert str(found) == "root: its element differs, by at most 2.5: 1.5 against 4"
 
 
+def test_a_scalar_that_became_nan(tmp_path: Path) -> None:
+    """An infinite distance is not named."""
+    found = only(
+        t7bridge.diff(save(tmp_path / "a.pt", torch.tensor(1.0)), save(tmp_path / "b.pt", torch.tensor(math.inf)))
+    )
+    assert str(found) == "root: its element differs: 1 against inf"
+
+
+def test_elements_smaller_than_a_byte(tmp_path: Path) -> None:
+    """Types of 4 and 8 bits differ in type, whatever their elements."""
+    weight = torch.ones(2, 4)
+    paths = []
+    for dtype in (torch.quint4x2, torch.quint8):
+        rows = torch.quantize_per_channel(weight, torch.ones(2), torch.zeros(2), 0, dtype)
+        paths.append(save(tmp_path / f"{dtype}.pt", {"w": rows}))
+    four, eight = paths
+    assert any("quint4x2" in str(found) for found in t7bridge.diff(four, eight).differences)
+    assert any("quint4x2" in str(found) for found in t7bridge.diff(eight, four).differences)
+    assert t7bridge.diff(four, four).same
+
+
 def test_huge_views_of_little(tmp_path: Path) -> None:
     """A view that repeats its elements is not walked: 10^12 of them would take an hour."""
     huge = torch.zeros(2).as_strided((10**6, 10**6), (0, 0))

@@ -12,8 +12,8 @@ import torch
 import t7bridge
 from t7bridge.conversion.adopt import adopt
 from t7bridge.errors import ModelError
-from t7bridge.graph import plain_numpy
-from t7bridge.graph.storage import part_of
+from t7bridge.graph import ELEMENT_TYPES, plain_numpy
+from t7bridge.graph.storage import Storage, part_of
 from t7bridge.values import casts
 from t7bridge.values.casts import Casts, is_float
 
@@ -112,6 +112,14 @@ def test_views_stay_views():
     assert (one.stride, other.offset, other.stride) == ((1, 6), 5, (3,))
     assert np.array_equal(other.numpy(), whole[5:20:3].float().numpy())
     assert cast.counts == {"float64": 2}
+
+
+def test_views_of_other_types_stay():
+    """A storage is returned itself where neither it nor its base is cast, although these have different types."""
+    base = adopt(torch.arange(2, dtype=torch.int32)).storage
+    assert base is not None
+    parts = Storage(ELEMENT_TYPES["int8"], 8, base.array.view("i1"), base=base)
+    assert Casts("float16").storage(parts) is parts
 
 
 def test_infinities_are_counted_once_read():

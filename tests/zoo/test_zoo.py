@@ -487,3 +487,11 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     (row, *_) = convert(small, tmp_path / "other", draw=True).rows
     assert (row.status, row.notes[-1][2]) == ("done", "no picture: a foreign file has the name of the picture")
     assert (tmp_path / "other/a/net.pt.html").read_bytes() == b"<p>mine"
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan")])
+def test_a_time_limit_is_a_time(timeout: float, tmp_path: Path) -> None:
+    """With a limit below 0, each file would fail."""
+    with pytest.raises(ModelError, match="timeout must be 0"):
+        t7bridge.convert_zoo(tmp_path, tmp_path / "out", timeout=timeout)
+    assert not (tmp_path / "out").exists()

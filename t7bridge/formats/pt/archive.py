@@ -278,6 +278,17 @@ class PtArchive:
             count = len(names)
         self.origin.notes.append(Note(level, path="", message=text, code="left-out", count=count))
 
+    def _no_weights_used(self, unread_weights: list[str]) -> CorruptError:
+        """Return the error for a value that uses none of the storages, by the names of these below the root folder."""
+        size = self._total_size(unread_weights)
+        members_and_bytes = f"{counted(len(unread_weights), 'member')}, {size:,} bytes, that nothing reads"
+        return CorruptError(
+            "holds weights, but its value refers to none of them",
+            expected="a pickle that refers to them",
+            found=f"{members_and_bytes}: {few(unread_weights, longest=60)}",
+            hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
+        )
+
     def check_storages(self) -> None:
         """Note the members that look like storages and that the value does not use.
 
@@ -297,14 +308,7 @@ class PtArchive:
         members = self.zip.members
         uses_storages = any(members[name].size for name in self._storage_members() if name in members)
         if unread_weights and not uses_storages:
-            size = self._total_size(unread_weights)
-            members_and_bytes = f"{counted(len(unread_weights), 'member')}, {size:,} bytes, that nothing reads"
-            raise CorruptError(
-                "holds weights, but its value refers to none of them",
-                expected="a pickle that refers to them",
-                found=f"{members_and_bytes}: {few(unread_weights, longest=60)}",
-                hint="Load the file in the program that wrote it, and save its state dict with torch.save.",
-            )
+            raise self._no_weights_used(unread_weights)
         what = "member of the archive is" if len(unread_weights) == 1 else "members of the archive are"
         text = f"{len(unread_weights)} {what} not part of its value and left out: {{}}"
         self.note_left_out(text, unread_weights, level="warning")
@@ -536,16 +540,25 @@ def read_package(archive: PtArchive) -> Any:
             found=few(names, longest=60) or "no members",
         )
     values = {name: archive.unpickle(name, PACKAGE_FOLDER) for name in pickles}
-    other_names = [name for name in names if name not in values]
+    _note_rest_of_package(archive, other_names=[name for name in names if name not in values])
+    if len(values) == 1:
+        (value,) = values.values()
+        return value
+    return values
+
+
+def _note_rest_of_package(archive: PtArchive, other_names: list[str]) -> None:
+    """Note what is left out of a package whose pickles were read: other members of the user, and unnamed storages.
+
+    Args:
+        archive: the archive.
+        other_names: the members of the user that are no pickles.
+    """
     count = f"{len(other_names)} member{'s' * (len(other_names) > 1)}"
     archive.note_left_out(f"{count} of the package (source and other files) left out ({{}})", other_names)
     unread = [name for name in archive.unread() if name.endswith(".storage")]
     storages = counted(len(unread), "storage")
     archive.note_left_out(f"{storages} that no pickle names left out: {{}}", unread, level="warning")
-    if len(values) == 1:
-        (value,) = values.values()
-        return value
-    return values
 
 
 # Arrays of objects: numpy pickles their elements after the header, and `numpy.load(allow_pickle=True)` loads them
@@ -574,7 +587,7 @@ def judge_array(origin: Origin, source: ByteSource, start: int, size: int) -> No
 
 def _may_hold_objects(descr: Any) -> bool:
     """Return whether numpy, or another release of it, may find Python objects in elements of a described type."""
-    # Of the codes and names of simple types, only those of objects (`O`, `object`) have this letter.
+    # All names of objects have this letter: `O`, `|O`, `object`. Of others that have it, as `float32`, numpy decides.
     if isinstance(descr, str) and "o" not in descr.lower():
         return False
     with warnings.catch_warnings():

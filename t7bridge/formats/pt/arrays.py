@@ -60,7 +60,10 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
 
 
 def text_items(array: NumpyArray) -> list[Any] | None:
-    """Return the items of an array of text (`U`) or byte strings (`S`), as nested lists; `None` for any other array."""
+    """Return the items of an array of text (`U`) or byte strings (`S`), as nested lists; `None` for any other array.
+
+    Of an array without dimensions it is a list of the one item.
+    """
     dtype = array.dtype
     width = dtype.itemsize
     if dtype.code[:1] not in "SU" or not width or not isinstance(array.data, bytes):
@@ -70,7 +73,7 @@ def text_items(array: NumpyArray) -> list[Any] | None:
     if dtype.code[:1] == "U":
         encoding = "utf-32-be" if dtype.order == ">" else "utf-32-le"
         items = [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
-    # Of no dimension or one, the list has the shape already; numpy cannot reshape an empty list of unknown type.
+    # Of one dimension, the list has the shape already; numpy cannot reshape an empty list of unknown type.
     if len(array.shape) > 1 and 0 not in array.shape:
         items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
     return items
@@ -91,7 +94,26 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         CorruptError: the lists are ragged, too deep or too long, or hold anything but numbers.
         UnsupportedError: numpy has no such elements.
     """
-    # The first item of each level says what shape the lists should have; numpy checks the others.
+    shape = _shape_of_lists(items, most)
+    if not element.native:
+        raise UnsupportedError(f"a tensor of {element.name} is written as a list")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a double too large for float32 is infinite, as in PyTorch
+            array = np.array(items, element.code)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CorruptError(f"a tensor is written as lists that are not an array: {error}") from error
+    if array.shape != shape:
+        raise CorruptError("a tensor is written as lists that are not an array")
+    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    return shape, span_of_bytes(data, element.itemsize)
+
+
+def _shape_of_lists(items: list[Any], most: int) -> tuple[int, ...]:
+    """Return the shape that nested lists should have by the first item of each level; the others are not looked at.
+
+    Raises:
+        CorruptError: they are too deep, or have more than `most` elements.
+    """
     shape = []
     count = 1
     level: Any = items
@@ -103,17 +125,7 @@ def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple
         if not level:  # an empty list: nothing is inside
             break
         level = level[0]
-    if not element.native:
-        raise UnsupportedError(f"a tensor of {element.name} is written as a list")
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a double too large for float32 is infinite, as in PyTorch
-            array = np.array(items, element.code)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CorruptError(f"a tensor is written as lists that are not an array: {error}") from error
-    if array.shape != tuple(shape):
-        raise CorruptError("a tensor is written as lists that are not an array")
-    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-    return tuple(shape), span_of_bytes(data, element.itemsize)
+    return tuple(shape)
 
 
 def numpy_value(array: NumpyArray) -> np.ndarray:

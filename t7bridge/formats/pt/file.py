@@ -146,11 +146,7 @@ class PtReader:
             refuse_two_formats(self.source, self._start, "a pickle")
             is_legacy = _submodule("streams").is_legacy(self.source, self._start, self._origin.limits)
             return "legacy" if is_legacy else "pickle"
-        expected = "a zip archive, a pickle or a tar archive of PyTorch"
-        if signature is not None:
-            raise UnknownFormatError(f"is {signature.title}", expected=expected, hint=signature.hint)
-        first_bytes = f"{head[:16]!r}" if head else "no bytes"
-        raise UnknownFormatError("is not a file of PyTorch", expected=expected, found=first_bytes)
+        raise _unknown_format(head)
 
     @staticmethod
     def _kind_of_zip(archive: PtArchive) -> str:
@@ -339,6 +335,20 @@ class PtReader:
         """
         if self._archive is not None:
             self._archive.zip.verify()
+
+
+def _unknown_format(head: bytes) -> UnknownFormatError:
+    """Return the error for a file that PyTorch does not read, which names the format if it is a known one.
+
+    Args:
+        head: the first bytes.
+    """
+    expected = "a zip archive, a pickle or a tar archive of PyTorch"
+    signature = identify(head)
+    if signature is not None:
+        return UnknownFormatError(f"is {signature.title}", expected=expected, hint=signature.hint)
+    first_bytes = f"{head[:16]!r}" if head else "no bytes"
+    return UnknownFormatError("is not a file of PyTorch", expected=expected, found=first_bytes)
 
 
 def _folder_of(source: Readable | ByteSource) -> str:

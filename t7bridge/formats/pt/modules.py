@@ -39,6 +39,8 @@ from .pickle.tensors import has_gradient, view
 from .storages import span_of_bytes
 
 BYTECODE_MEMBER = "bytecode.pkl"
+_LONGEST_PREFIX = 1000
+"""How many characters of its path, the last ones, the paths of what is in a value begin with."""
 _CONSTANTS_FOLDER = "constants/"
 """Folder of the storages of the constants."""
 ATTRIBUTES_MEMBER = "attributes.pkl"
@@ -379,7 +381,6 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         value: any value of a file.
         name: with which all paths begin.
     """
-    longest_prefix = 1000
     stack: list[tuple[str, Any]] = [(name, value)]
     seen: set[int] = set()
     while stack:
@@ -388,21 +389,31 @@ def iter_tensors(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             if id(item) in seen:
                 continue
             seen.add(id(item))
-        # Paths are cut, as the memory for those of nested values would grow with the square of their depth. Items are
-        # reversed, as the last one is taken from the stack first.
-        prefix = path[-longest_prefix:]
         if is_tensor(item):
             yield path, item
-        elif isinstance(item, dict):
-            for key, inner in reversed(list(item.items())):
-                stack.append((f"{prefix}.{key!s:.100}", inner))
-        elif isinstance(item, (list, tuple)):
-            for number, inner in reversed(list(enumerate(item))):
-                stack.append((f"{prefix}.{number}", inner))
-        elif isinstance(item, PythonObject):
-            # Its parts have no names of their own: what is inside them is named as if it were in the object.
-            parts = (item.args, item.kwargs, item.state, item.items, item.pairs)
-            stack += [(path, part) for part in reversed(parts) if part is not UNSET]
+        else:
+            # The last one is taken from the stack first.
+            stack += reversed(_with_paths(item, path))
+
+
+def _with_paths(item: Any, path: str) -> list[tuple[str, Any]]:
+    """Return what is directly inside an item, each with its path: of dicts, lists, tuples and objects, in order.
+
+    Args:
+        item: any value; nothing is inside of others.
+        path: of the item.
+    """
+    # Paths are cut, as the memory for those of nested values would grow with the square of their depth.
+    prefix = path[-_LONGEST_PREFIX:]
+    if isinstance(item, dict):
+        return [(f"{prefix}.{key!s:.100}", inner) for key, inner in item.items()]
+    if isinstance(item, (list, tuple)):
+        return [(f"{prefix}.{number}", inner) for number, inner in enumerate(item)]
+    if isinstance(item, PythonObject):
+        # Its parts have no names of their own: what is inside them is named as if it were in the object.
+        parts = (item.args, item.kwargs, item.state, item.items, item.pairs)
+        return [(path, part) for part in parts if part is not UNSET]
+    return []
 
 
 # `data.pkl`
@@ -484,7 +495,7 @@ def _is_buffer(name: str, cls: ScriptClass | None) -> bool:
     """
     if cls is None:
         return True
-    if cls.buffers is None:
+    if cls.buffers is None:  # 1.3 and older
         return cls.types.get(name, "Tensor") in ("Tensor", "Optional[Tensor]")
     return name in cls.buffers
 
@@ -562,7 +573,7 @@ def _json_content(module: Fields, tensors: list[Any], values: Any) -> Inside:
         else:
             others.append(Entry(name, value, in_state=False))
     submodules = [(submodule.get("name", str, ""), submodule) for submodule in module.each("submodules")]
-    # Entries are charged, as a pickled module that is met again would be read again and again. JSON shares none.
+    # None is charged: only a pickled module may be met, and read, again and again. JSON shares none.
     return Inside([*parameters, *buffers, *others], submodules, charged_entries=0)
 
 
@@ -734,7 +745,11 @@ def module_state_dict(
 
 
 def unsaved_buffers(module: PythonObject) -> dict[str, Any]:
-    """Return the buffers of a pickled module that are in no state dict, by name: those with `persistent=False`."""
+    """Return the buffers of a pickled module that are in no state dict, by name: those with `persistent=False`.
+
+    Args:
+        module: one that `is_module` accepts, and so has `_buffers`.
+    """
     attributes = attributes_of(module)
     listed = attributes.get("_non_persistent_buffers_set")
     if not isinstance(listed, (set, frozenset, list, tuple)):

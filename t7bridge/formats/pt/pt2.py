@@ -412,18 +412,22 @@ def _effects_of_graph(
             continue
         if not isinstance(value, dict):
             continue
-        # A node of a graph has inputs or outputs; other objects have targets that are names of weights.
-        is_node = "inputs" in value or "outputs" in value
-        for key, field in value.items():
-            if key == "target" and isinstance(field, str) and is_node:
-                if not _OPERATOR.fullmatch(field):
-                    yield "operator", field
-            elif key in ("expr_str", "as_expr", "guards_code"):  # texts that PyTorch evaluates: sizes, and conditions
-                for expression in field if isinstance(field, list) else [field]:
-                    if isinstance(expression, str) and not _computes_sizes(expression):
-                        yield "expression", expression
-            if isinstance(field, (dict, list)):
-                stack.append(field)
+        yield from _effects_of_object(value)
+        stack += [field for field in value.values() if isinstance(field, (dict, list))]
+
+
+def _effects_of_object(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the operator and expressions of one object of a graph, if they do more; not those of objects inside it."""
+    # A node of a graph has inputs or outputs; other objects have targets that are names of weights.
+    is_node = "inputs" in value or "outputs" in value
+    for key, field in value.items():
+        if key == "target" and isinstance(field, str) and is_node:
+            if not _OPERATOR.fullmatch(field):
+                yield "operator", field
+        elif key in ("expr_str", "as_expr", "guards_code"):  # texts that PyTorch evaluates: sizes, and conditions
+            for expression in field if isinstance(field, list) else [field]:
+                if isinstance(expression, str) and not _computes_sizes(expression):
+                    yield "expression", expression
 
 
 def _computes_sizes(expression: str) -> bool:

@@ -143,10 +143,10 @@ class StorageTable:
             CorruptError: it is invalid; or the key was named with another class before, and the file may have one only.
         """
         saved = _parsed_id(saved_id)
-        first_element = self._first_classes.setdefault(saved.key, saved.element)
+        first_type = self._first_classes.setdefault(saved.key, saved.element)
         # An untyped name may follow any class, as its tensor states the element type. A class must not follow an
         # untyped name: PyTorch would take the elements of its tensor for bytes.
-        is_other_class = saved.element is not None and saved.element is not first_element
+        is_other_class = saved.element is not None and saved.element is not first_type
         if self._one_class_per_key and is_other_class:
             raise CorruptError(
                 "a storage is named with two classes",

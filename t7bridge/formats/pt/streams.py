@@ -274,15 +274,19 @@ def tar_members(source: ByteSource, limits: Limits = DEFAULT_LIMITS) -> dict[str
         if len(members) > limits.archive_members:
             raise limits.exceeded("archive_members", "the archive has too many members", offset=entry.end)
     if first_unlike is not None and "storages" in members:
-        entry, reason = first_unlike
-        raise CorruptError(
-            f"has {reason}",
-            offset=entry.header_start,
-            path=entry.name,
-            expected="sys_info, pickle, tensors and storages",
-            hint="Do not unpack it: such archives are made to deceive.",
-        )
+        raise _not_of_pytorch(*first_unlike)
     return members
+
+
+def _not_of_pytorch(entry: _TarEntry, reason: str) -> CorruptError:
+    """Return the error for an archive with an entry that PyTorch does not write, and why: see `_unlike_pytorch`."""
+    return CorruptError(
+        f"has {reason}",
+        offset=entry.header_start,
+        path=entry.name,
+        expected="sys_info, pickle, tensors and storages",
+        hint="Do not unpack it: such archives are made to deceive.",
+    )
 
 
 class _TarEntry(NamedTuple):

@@ -161,7 +161,9 @@ class ValueWriter:
         return self._keys.key(storage)
 
     def write(self, value: Any) -> None:
-        """Pickle the value, and set the attributes. `finish` writes it, with the storages of it and of `storage_key`.
+        """Pickle the value, and set the attributes.
+
+        `finish` writes the pickle, the storages of the value, and those whose key `storage_key` was asked for.
 
         Args:
             value: builtins, `OrderedDict`, `Tensor` and `Storage`, nested and shared in any way.
@@ -223,11 +225,7 @@ class PtWriter(ValueWriter):
         self._zip.settle()
         self._add(layout.ID_MEMBER, _serialization_id(self._zip.members))
         if record is not None:
-            members = []
-            for member in self._zip.members:
-                _root, _, name = member.name.partition("/")
-                members.append((name, member.size, member.crc))
-            self._add(layout.RECORD_MEMBER, record(layout.content_id(members)))
+            self._add(layout.RECORD_MEMBER, record(_content_id(self._zip.members)))
         self._zip.finish()
         self._output.flush()
 
@@ -260,6 +258,15 @@ class LegacyPtWriter(ValueWriter):
             self._output.write(struct.pack("<q", storage.count))
             self._output.append(storage.extent() or storage.chunks())
         self._output.flush()
+
+
+def _content_id(members: list[WrittenMember]) -> str:
+    """Return the hash over the members of the value, `members.content_id`, of members whose CRCs are known."""
+    without_root = []
+    for member in members:
+        _root, _, name = member.name.partition("/")
+        without_root.append((name, member.size, member.crc))
+    return layout.content_id(without_root)
 
 
 def _serialization_id(members: list[WrittenMember]) -> bytes:

@@ -333,9 +333,9 @@ class ZipArchive:
             UnsupportedError: the archive is split over several files.
         """
         record_start, record = self._end_record()
-        _, *numbers, _ = _END_RECORD.unpack(record)
-        only_disk = 1
-        end = _End._make((*numbers, record_start, only_disk))
+        _signature, *numbers, _comment_length = _END_RECORD.unpack(record)
+        disks = 1  # this record does not say how many
+        end = _End._make((*numbers, record_start, disks))  # in the order of its fields
         locator = self.source.read(max(0, record_start - _LOCATOR64_RECORD.size), _LOCATOR64_RECORD.size)
         if locator[:4] == _LOCATOR64:  # PyTorch writes it into small archives too
             end = self._end64(locator, record_start)
@@ -384,11 +384,13 @@ class ZipArchive:
         tail_start = max(0, size - _END_RECORD.size - _FULL_16)
         tail = self.source.read(tail_start, size - tail_start)
         # PyTorch uses the last one that has room for its fields, whatever length it states for its comment.
-        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))  # -1: there is none
+        record = tail.rfind(_END, 0, max(0, len(tail) - _END_RECORD.size + len(_END)))
+        if record < 0:
+            raise _missing_directory(size)
         end = _end_of_comment(tail, record)
         is_last = end == len(tail)
         # Other readers pass over a record whose comment does not end with the file, and would take an earlier one.
-        if record >= 0 and not is_last and _has_earlier_end_record(tail, record):
+        if not is_last and _has_earlier_end_record(tail, record):
             raise CorruptError(
                 "the archive has two ends, and readers disagree about which one counts",
                 offset=tail_start + record,
@@ -396,12 +398,8 @@ class ZipArchive:
             )
         # Zeros may pad the file, which no reader minds.
         is_padded = end < len(tail) and not tail[end:].strip(b"\0")
-        if record < 0 or not (is_last or is_padded):
-            raise TruncatedError(
-                "the archive's directory is missing",
-                offset=size,
-                hint="The file was cut off: download or copy it again.",
-            )
+        if not is_last and not is_padded:
+            raise _missing_directory(size)
         comment_start = record + _END_RECORD.size
         self.comment = tail[comment_start:end]
         return tail_start + record, tail[record:comment_start]
@@ -588,6 +586,13 @@ class ZipArchive:
 def _without_case(name: str) -> bytes:
     """Return a name as PyTorch compares names: miniz ignores the case of ASCII letters."""
     return name.encode("utf-8", "surrogateescape").lower()
+
+
+def _missing_directory(size: int) -> TruncatedError:
+    """Return the error for a file of a size in bytes that ends without the archive's directory."""
+    return TruncatedError(
+        "the archive's directory is missing", offset=size, hint="The file was cut off: download or copy it again."
+    )
 
 
 def _has_earlier_end_record(tail: bytes, place: int) -> bool:

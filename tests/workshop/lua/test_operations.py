@@ -215,3 +215,29 @@ def used_by_all(used, shard, tmp_path_factory):
     if len(finished) < SHARDS:
         return {entry.names for entry in OPERATIONS.values()}
     return {tuple(names) for path in finished for names in json.loads(path.read_text())}
+
+
+class TransposedKernel(torch.nn.Module):
+    """Convolves signals with a matrix that is transposed to a kernel."""
+
+    def __init__(self, convolve):
+        super().__init__()
+        self.convolve = convolve
+        self.weight = torch.nn.Parameter(torch.randn(5, 3))
+        self.bias = torch.nn.Parameter(torch.randn(1 if convolve is torch.conv1d else 3))
+
+    def forward(self, x):
+        return self.convolve(x, self.weight[None].mT, self.bias)
+
+
+@pytest.mark.slow
+def test_transposed_kernels_of_signals_are_transposed_by_the_model(tmp_path):
+    """No layer holds them: the height that a signal gets is between the two dimensions that are exchanged."""
+    for convolve, channels in ((torch.conv1d, 3), (torch.conv_transpose1d, 1)):
+        module = TransposedKernel(convolve).eval()
+        x = torch.randn(2, channels, 9)
+        with pytest.raises(UnsupportedError, match="the weight is computed, or is not a parameter"):
+            t7bridge.save_module(module, tmp_path / "refused.t7", [x])
+        path = tmp_path / f"{convolve.__name__}.t7"
+        t7bridge.save_module(module, path, [x], allow=("layers",), force=True)
+        torch.testing.assert_close(t7bridge.load_module(path)(x), module(x), rtol=1e-5, atol=1e-5)

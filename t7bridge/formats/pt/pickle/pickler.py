@@ -89,7 +89,7 @@ class PickleWriter:
         """What is still to be written: values, opcodes and ends of values; the next one is the last."""
 
     def dumps(self, value: Any) -> bytes:
-        """Return the pickle of a value.
+        """Return the pickle of a value, the only one of this writer.
 
         Args:
             value: builtins, tensors, and the values of `graph.python`, nested and shared in any way.
@@ -320,6 +320,26 @@ class PickleWriter:
             batches += [_MARK, *items[start : start + _BATCH], _APPENDS]
         self._stack.extend(reversed(batches))
 
+    def _check_class(self, key: str, storage_class: str, is_untyped: bool) -> None:
+        """Keep the class with which a storage is named first, and refuse another later on.
+
+        Args:
+            key: of the storage.
+            storage_class: the class that it is named with now.
+            is_untyped: whether this one has no element type.
+
+        Raises:
+            UnsupportedError: PyTorch would read a tensor with the elements of the first class.
+        """
+        first_class = self._classes.setdefault(key, storage_class)
+        # An untyped name may follow any class, as its tensor states the element type. A class must not follow an
+        # untyped name, nor another class.
+        if storage_class != first_class and not is_untyped:
+            raise UnsupportedError(
+                "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
+                "which no .pt can hold"
+            )
+
     def _write_storage_id(self, storage: NamedStorage) -> None:
         """Write a persistent id; never memoized, as PyTorch resolves equal ids to the same storage.
 
@@ -332,14 +352,7 @@ class PickleWriter:
                 "PyTorch 0.2 to 1.5 have no storages of this element type", hint="Use the current format."
             )
         key, location = self._storage_ref(storage.storage)
-        first_class = self._classes.setdefault(key, storage.storage_class)
-        # An untyped name may follow any class, as its tensor states the element type. A class must not follow an
-        # untyped name, nor another class: PyTorch would read its tensor with the elements of the first.
-        if storage.storage_class != first_class and not is_untyped:
-            raise UnsupportedError(
-                "a quantized tensor, or a bare storage, shares memory with a tensor of another element type, "
-                "which no .pt can hold"
-            )
+        self._check_class(key, storage.storage_class, is_untyped)
         module = "torch.storage" if is_untyped else "torch"
         self._out += opcodes.MARK
         self._write_text("storage")

@@ -355,7 +355,7 @@ def _charged_copy(context: PickleContext, convert: Callable[[Any], Any], items: 
         items: its only argument.
     """
     context.work.spend(len(items))
-    if convert in (set, frozenset):
+    if convert in (set, frozenset):  # which hash the items, and compare those of one hash
         context.work.check_elements(items)
     return convert(items)
 
@@ -712,9 +712,9 @@ def _has_fitting_flags(dtype: NumpyDtype, inner_dtypes: list[tuple[Any, Any]], f
     Args:
         dtype: the type of the elements.
         inner_dtypes: those of its fields and subarray; see `_inner_dtypes`.
-        flags: of its state; `None` in an older one, which is right.
+        flags: of its state; `None` in an older one, which has none.
     """
-    if flags is None:  # an older state, which has none
+    if flags is None:
         return True
     if type(flags) is not int:
         return False

@@ -55,6 +55,20 @@ _unpack_u8 = struct.Struct("<Q").unpack_from
 _unpack_f8 = struct.Struct(">d").unpack_from
 
 
+def _note_on_rest(nbytes: int, pickles: int, member: str) -> Note:
+    """Return the note that bytes after a value are left out.
+
+    Args:
+        nbytes: how many bytes.
+        pickles: how many pickles are among them.
+        member: the part of the file with the value; empty for all of it.
+    """
+    where = f" of {member}" if member else ""
+    among = f", {pickles} more pickle{'s' * (pickles > 1)} among them," if pickles else ""
+    text = f"{counted(nbytes, 'byte')} after the value{where}{among} left out"
+    return Note("warning", path="", message=text, code="trailing")
+
+
 class Unpickler:
     """Reader of consecutive pickles in a source.
 
@@ -225,12 +239,7 @@ class Unpickler:
             except T7BridgeError:  # not a pickle: any bytes may follow a value
                 break
             count += 1
-        if not nbytes:
-            return []
-        where = f" of {member}" if member else ""
-        pickles = f", {count} more pickle{'s' * (count > 1)} among them," if count else ""
-        text = f"{counted(nbytes, 'byte')} after the value{where}{pickles} left out"
-        return [Note("warning", path="", message=text, code="trailing")]
+        return [_note_on_rest(nbytes, count, member)] if nbytes else []
 
     def _run(self) -> Any:
         """Interpret opcodes up to STOP, and return the value on top of the stack.
@@ -382,6 +391,8 @@ class Unpickler:
     def _need(self, pos: int, count: int) -> int:
         """Make `count` bytes from `pos` on available in the buffer, which then begins there; return the new `pos`, 0.
 
+        Offsets in the old buffer, and copies of `_buffer` and `_safe`, are no longer right.
+
         Raises:
             TruncatedError: the pickle has fewer.
         """
@@ -508,6 +519,7 @@ class Unpickler:
             LimitError: the bytes of the pickles, or the operations that are allowed, do not account for so many.
         """
         self._set_count += 1
+        # In operations, and in bytes of the pickles.
         if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._start):
             raise self._too_many()
         return set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from math import inf, log, pi, prod, sqrt
+from math import inf, isinf, log, pi, prod, sqrt
 from typing import Any
 
 from ....data import np
@@ -60,7 +60,8 @@ def clipped(min: float | None = None, max: float | None = None) -> LuaLayer:
     if min is not None:
         return make("nn.Threshold", min, min)
     if max is not None:  # nn.Threshold has a least value only: that of the negative
-        return -(-same() >> make("nn.Threshold", -max, -max))
+        negative = -same()
+        return -(negative >> make("nn.Threshold", -max, -max))
     return same()
 
 
@@ -135,13 +136,16 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         layer_of: Callable[..., LuaLayer] = partial(make, class_name)
     else:
         layer_of = formula
-        arguments = list(formula.__code__.co_varnames[: formula.__code__.co_argcount])
+        code = formula.__code__
+        arguments = list(code.co_varnames[: code.co_argcount])  # the names of its parameters
 
     def build(b: Builder, value: Any, /, **args: Any) -> Any:  # the page on operations shows its docstring, below
         layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
-    build.__doc__ = f"{names.split()[0].partition('.')[0]} of each element."
+    first_name, *_ = names.split()
+    name, *_overload = first_name.split(".")
+    build.__doc__ = f"{name} of each element."
     # For the documentation, with any numbers as arguments: increasing ones, as intervals have their ends in order.
     sample = layer_of(*(0.25 + number for number in range(len(arguments))))
     lua_classes = dict.fromkeys(layer.name for layer in walk(sample))
@@ -497,7 +501,7 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     is_float = _compared_type(b) in FLOATS
     if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
         return b.expand(_compared_with_itself(b, first, is_float), b.shape)
-    has_infinity = inf in (first, second) or -inf in (first, second)
+    has_infinity = any(isinstance(value, float) and isinf(value) for value in (first, second))
     may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
     if may_both_be_infinite:
         # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
@@ -612,6 +616,7 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | N
     if len(edges.shape) != 1:
         raise CannotError("the boundaries are not one row")
     column = b.reshape(value, (*value.shape, 1))  # each element is compared with all boundaries
+    # In both operations `self` has the elements; a number has no type.
     layer = is_positive(b, b.dtype_of("self") or "float32")
     if right or side == "right":  # an edge counts unless it is above the element
         is_edge_above = b.combine("nn.CSubTable", edges, column) >> layer
@@ -667,7 +672,7 @@ def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, An
 
 
 def _bounds_of_mask(mask: Any, number: float) -> tuple[Any, Any, Any]:
-    """Return the same as `_bounds_of_constant` for a mask that is computed.
+    """Return lower and upper bounds, and 1 - mask, as `_bounds_of_constant` does, for a mask that is computed.
 
     The infinities are logarithms of 0: as products with the mask they would be NaN where it is 0.
     """
@@ -754,7 +759,9 @@ def reduce_over(b: Builder, name: str, value: Wire, dim: Any, keepdim: bool = Fa
         for axis in axes:
             shape[axis] = 1
         return b.reshape(result, shape)
-    return result if rest else Wire(b, result.step, ())
+    if rest:
+        return result
+    return Wire(b, result.step, ())  # to the builders it has no dimension, as in PyTorch
 
 
 @operation(
@@ -855,7 +862,10 @@ def cumsum(b: Builder, self: Wire, dim: Axis) -> Any:
 
 
 def multiply_along(b: Builder, value: Wire, dim: int, matrix: Any) -> Any:
-    """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix."""
+    """Multiply a value along a dimension by a constant matrix: each row of elements along it becomes row * matrix.
+
+    The matrix is of shape (old extent, new extent).
+    """
 
     def product(rows: Wire) -> Any:
         """Multiply a value along its last dimension: its rows, as those of one matrix, by the other matrix."""
@@ -922,7 +932,7 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
         self: the value.
         dim: the dimension.
         descending: of `sort`.
-        largest: of `topk`, whose calls always have it.
+        largest: of `topk`, whose calls always have it; `False` for the others.
         k: of `topk`, the number of elements; the others have `None`.
     """
     start = 0
@@ -1088,7 +1098,7 @@ def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: f
         raise CannotError("the statistics are computed")
     if (weight is None) != (bias is None):  # Lua's layer has both or none
         raise CannotError("one of weight and bias is missing")
-    fields = {"weight": weight.ref, "bias": bias.ref} if weight and bias else {}
+    fields = {} if weight is None else {"weight": weight.ref, "bias": bias.ref}
     args: tuple[Any, ...] = (running_mean.ref.size[0],)
     if not fields:
         is_affine = False
@@ -1164,7 +1174,7 @@ def _means_of_groups(b: Builder, value: Wire, groups: int) -> Any:
     """Return the means of groups of channels of images or volumes of any size, for each channel, with extents of 1."""
     batch, channels, *sizes = value.shape
     means = reduce_over(b, "nn.Mean", value, range(2, len(value.shape)))  # of each channel
-    if groups < channels:
+    if groups < channels:  # the mean of a group is that of its channels' means, and is repeated for each of them
         means = b.reshape(means, (batch, groups, channels // groups))
         means = b.expand(reduce_over(b, "nn.Mean", means, [2], keepdim=True), means.shape)
     return b.reshape(means, (batch, channels, *[1] * len(sizes)))

@@ -203,7 +203,8 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple
     )
     new_side = (side + 2 * pad - kernel) // stride + 1
     image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, new_side, new_side))
-    height, width = (1, *b.shape[2:])[-2:]  # a signal has no height
+    *heights, width = b.shape[2:]
+    height = heights[0] if heights else 1  # of a signal
     image = b.narrow(image, axis=2, start=0, count=height)
     return b.narrow(image, axis=3, start=0, count=width)
 
@@ -304,9 +305,11 @@ def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
     """Put `step - 1` zeros between the elements of a dimension, none behind the last one."""
     shape = value.shape
     extent = shape[axis]
-    # Each element becomes a row, which is padded with zeros behind it.
+    # Each element becomes a row, along the next axis, which is padded with zeros behind it.
     rows = b.reshape(value, replace_axis(shape, axis, extent, 1))
-    rows = b.emit(make("nn.Padding", axis + 2, step - 1), rows, shape=replace_axis(shape, axis, extent, step))
+    dimension_of_rows = axis + 1 + 1  # Lua counts from 1
+    padding = make("nn.Padding", dimension_of_rows, step - 1)
+    rows = b.emit(padding, rows, shape=replace_axis(shape, axis, extent, step))
     flat = b.reshape(rows, replace_axis(shape, axis, extent * step))
     return b.narrow(flat, axis, start=0, count=(extent - 1) * step + 1)  # without the zeros behind the last element
 
@@ -478,8 +481,10 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
         kernel = _in_lua_order([size // count for size, count in zip(sizes, shape[2:])])
         stride = kernel
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
-    name = f"nn.SpatialAdaptive{'Max' if is_max else 'Average'}Pooling"
-    return apply_to_images(b, make(name, *_in_lua_order(_per_dimension(rank, shape[2:], for_height=1))), self, shape)
+    name = "nn.SpatialAdaptiveMaxPooling" if is_max else "nn.SpatialAdaptiveAveragePooling"
+    new_sizes = _per_dimension(rank, shape[2:], for_height=1)
+    layer = make(name, *_in_lua_order(new_sizes))
+    return apply_to_images(b, layer, self, shape)
 
 
 @operation(

@@ -46,7 +46,8 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
     """
     n_out, n_in = weight.ref.size
     # PyTorch merges leading dimensions before a product of matrices, and splits them again behind it. Two open extents
-    # must not be merged, as no view would separate them: the layer is then applied to what the view is of.
+    # must not be merged, as no view would separate them: the layer is then applied to what the view is of. One is the
+    # batch, the first of the dimensions.
     unmerged = b.before_view(value)
     lead = _merged_dimensions(unmerged.shape, (value.shape[0], n_in))
     if not is_static(lead[1:]):  # `value` is a matrix, as its rows are all that was merged
@@ -151,6 +152,10 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
                 else:
                     input = _times_channels(b, input, weight.scale, channels)
                 weight = weight.param
+            # As images, signals get a height: it is between the two dimensions that a transposed matrix exchanges.
+            is_of_signals = len(weight.shape) == 3
+            if is_of_signals and isinstance(weight, Stored) and weight.ref.transposed:
+                weight = b.wire(weight)  # which is transposed when the model runs
             # A layer holds a bias beside a weight; that of outputs that are scaled would be scaled, too.
             is_bias_held = scale_of_outputs is None and is_parameter(bias) and is_parameter(weight)
             result = build(b, input, weight, bias if is_bias_held else None, **options)
@@ -324,12 +329,11 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
     """
     size = scores.shape[-2:]
     is_boolean = b.dtype_of("attn_mask") == "bool"
-    # PyTorch refuses a mask beside `is_causal`. The logarithm of a computed mask is 0 where that is 1, and minus
-    # infinity where it is 0.
-    if is_causal and not is_static(size):
+    # Of a mask of 1 and 0 that is computed, the logarithm is added: 0 and minus infinity.
+    if is_causal:  # PyTorch refuses a mask beside it
+        if is_static(size):
+            return _add_constant_mask(b, scores, np.tril(np.ones(size, bool)))
         return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))
-    if is_causal:
-        return _add_constant_mask(b, scores, np.tril(np.ones(size, bool)))
     if attn_mask is None:
         return scores
     if isinstance(attn_mask, Const):

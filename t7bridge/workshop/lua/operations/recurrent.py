@@ -31,34 +31,60 @@ def cell_of(kind: str, weight: Stored, bias: Stored | None) -> LuaLayer:
     hidden = weight.ref.size[1]
     gates = LuaNode(None, index=0)
     h = LuaNode(None, index=1)
-    inputs = [gates, h]
     gates_of_h = h >> linear_layer(weight, bias)
-
-    def gate(value: LuaNode, number: int, activation: str = "") -> LuaNode:
-        """Return one of the gates that are side by side in a value, by its number from 0; behind an activation."""
-        layer = make("nn.Narrow", 2, number * hidden + 1, hidden)
-        if activation:
-            layer = layer >> make(activation)
-        return value >> layer
-
-    if kind == "lstm":  # i f g o in PyTorch
-        c = LuaNode(None, index=2)
-        sums = gates + gates_of_h
-        i = gate(sums, 0, "nn.Sigmoid")
-        f = gate(sums, 1, "nn.Sigmoid")
-        g = gate(sums, 2, "nn.Tanh")
-        o = gate(sums, 3, "nn.Sigmoid")
-        next_c = f * c + i * g
-        next_h = o * (next_c >> make("nn.Tanh"))
-        return graph_of([*inputs, c], next_h, next_c)
-    if kind == "gru":  # r z n in PyTorch
-        r = (gate(gates, 0) + gate(gates_of_h, 0)) >> make("nn.Sigmoid")
-        z = (gate(gates, 1) + gate(gates_of_h, 1)) >> make("nn.Sigmoid")
-        n = (gate(gates, 2) + r * gate(gates_of_h, 2)) >> make("nn.Tanh")
-        next_h = n + z * (h - n)  # (1 - z) n + z h
-        return graph_of(inputs, next_h)
+    if kind == "lstm":
+        return _lstm_cell(gates, h, gates_of_h, hidden)
+    if kind == "gru":
+        return _gru_cell(gates, h, gates_of_h, hidden)
     activation = make("nn.Tanh" if kind == "rnn_tanh" else "nn.ReLU")
-    return graph_of(inputs, (gates + gates_of_h) >> activation)
+    return graph_of([gates, h], (gates + gates_of_h) >> activation)
+
+
+def _gate(value: LuaNode, number: int, hidden: int, activation: str = "") -> LuaNode:
+    """Return one of the gates that are side by side in a value.
+
+    Args:
+        value: (batch, gates x hidden).
+        number: of the gate, 0-based.
+        hidden: the width of each gate.
+        activation: the class of a layer behind it; empty for none.
+    """
+    layer = make("nn.Narrow", 2, number * hidden + 1, hidden)
+    if activation:
+        layer = layer >> make(activation)
+    return value >> layer
+
+
+def _lstm_cell(gates: LuaNode, h: LuaNode, gates_of_h: LuaNode, hidden: int) -> LuaLayer:
+    """Return the graph of a step of an LSTM: the next h and c of the gates of the input, h and c.
+
+    Args:
+        gates: the node of the gates of the input: i, f, g and o side by side, as in PyTorch.
+        h: the node of h.
+        gates_of_h: the product with h, which is added to the gates.
+        hidden: the width of h.
+    """
+    c = LuaNode(None, index=2)
+    sums = gates + gates_of_h
+    i = _gate(sums, 0, hidden, "nn.Sigmoid")
+    f = _gate(sums, 1, hidden, "nn.Sigmoid")
+    g = _gate(sums, 2, hidden, "nn.Tanh")
+    o = _gate(sums, 3, hidden, "nn.Sigmoid")
+    next_c = f * c + i * g
+    next_h = o * (next_c >> make("nn.Tanh"))
+    return graph_of([gates, h, c], next_h, next_c)
+
+
+def _gru_cell(gates: LuaNode, h: LuaNode, gates_of_h: LuaNode, hidden: int) -> LuaLayer:
+    """Return the graph of a step of a GRU: the next h of the gates of the input and h.
+
+    Arguments as for `_lstm_cell`, but the gates are r, z and n.
+    """
+    r = (_gate(gates, 0, hidden) + _gate(gates_of_h, 0, hidden)) >> make("nn.Sigmoid")
+    z = (_gate(gates, 1, hidden) + _gate(gates_of_h, 1, hidden)) >> make("nn.Sigmoid")
+    n = (_gate(gates, 2, hidden) + r * _gate(gates_of_h, 2, hidden)) >> make("nn.Tanh")
+    next_h = n + z * (h - n)  # (1 - z) n + z h
+    return graph_of([gates, h], next_h)
 
 
 def _step(b: Builder, kind: str, w_hh: Stored, b_hh: Stored | None, gates: Wire, states: list[Wire]) -> Any:
@@ -189,7 +215,7 @@ def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the program uses the last cells, c, of the LSTM of the current call."""
     calls = b.program.calls
-    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`.
+    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`. No other call has a list of results and a number.
     item_of_cells = [CallRef(b.call.name), 2]
     names = {call.name for call in calls if list(call.args.values())[:2] == item_of_cells}
     arguments = [*tree_leaves([call.args for call in calls]), *b.program.outputs]

@@ -145,12 +145,27 @@ def with_part(
         # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
         # model refuses other sizes.
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
+    return _with_range(b, self, src, dim, begin, end)
+
+
+def _with_range(b: Builder, value: Any, src: Any, dim: int, begin: Any, end: Any) -> Any:
+    """Return a value with other elements in a range of a dimension: what is before it, these, and what is behind it.
+
+    Args:
+        b: the builder.
+        value: the value.
+        src: the new elements, of the shape of the range.
+        dim: the dimension.
+        begin: the first element of the range, 0-based.
+        end: the one behind its last.
+    """
+    extent = value.shape[dim]
     parts = [src]
     if begin != 0:
-        before = b.narrow(self, dim, start=0, count=begin)
+        before = b.narrow(value, dim, start=0, count=begin)
         parts = [before, *parts]
     if end != extent:
-        behind = b.narrow(self, dim, start=end, count=extent - end)
+        behind = b.narrow(value, dim, start=end, count=extent - end)
         parts = [*parts, behind]
     return b.concatenate(parts, dim)
 
@@ -159,15 +174,16 @@ def _range(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
     """Return the first element of a slice, and the one behind its last, both counted from the front.
 
     A slice that ends before it begins, in the example, is empty: inputs of sizes for which it is not are then refused.
+    One that does not needs no condition: nn.Narrow raises an error for sizes for which it would.
 
     Args:
         extent: of the dimension.
         start: as in Python, negative from the end; `None` for 0.
-        end: likewise; `None` for the end of the dimension.
+        end: likewise; `None` or `_END` for the end of the dimension.
     """
     begin = 0 if start is None else _within(extent, start)
     end = extent if end is None or end == _END else _within(extent, end)
-    # That it is not larger is a condition.
+    # `in_example` compares without a condition; the comparison of extents makes one of its result.
     if in_example(end) < in_example(begin) and end <= begin:
         end = begin
     return begin, end
@@ -180,6 +196,7 @@ def _within(extent: Any, position: Any) -> Any:
     Any other needs no condition, as nn.Narrow raises an error beyond the ends.
     """
     size = in_example(extent)
+    # The second comparison, of extents, makes its result a condition.
     if in_example(position) < -size and extent <= -position:
         return 0
     if in_example(position) > size and extent <= position:
@@ -201,6 +218,7 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
     if step == 1:
         return b.narrow(value, axis, start, count)
     start, count = make_static(start, count)
+    # Of an open extent, the comparison makes its result a condition.
     if start + count * step <= value.shape[axis]:
         # As a matrix with rows of `step` elements, of which they are the first column.
         part = b.narrow(value, axis, start, count * step)
@@ -469,17 +487,32 @@ def constant_pad(b: Builder, value: Wire, padding: list[int], number: float) -> 
     for position, amount in enumerate(padding):
         axis = rank - 1 - position // 2
         is_before = position % 2 == 0
-        extent = value.shape[axis] + amount
         if amount < 0:
-            value = b.narrow(value, axis, start=-amount if is_before else 0, count=extent)
+            count = value.shape[axis] + amount
+            value = b.narrow(value, axis, start=-amount if is_before else 0, count=count)
         elif amount:
-            # nn.Padding pads before a dimension if the amount is negative. Before the number, it takes how many
-            # dimensions there are with this one: all, as the batch is counted.
-            args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
-            if number:
-                args = (*args, rank, number)
-            value = b.emit(make("nn.Padding", *args), value, shape=replace_axis(value.shape, axis, extent))
+            value = _padded_on_one_side(b, value, axis, amount, is_before, number)
     return value
+
+
+def _padded_on_one_side(b: Builder, value: Wire, axis: int, amount: int, is_before: bool, number: float) -> Wire:
+    """Pad a dimension before its elements, or behind them.
+
+    Args:
+        b: the builder.
+        value: the value.
+        axis: the dimension, 0-based.
+        amount: how many elements are added, at least 1.
+        is_before: whether they are before the others.
+        number: the new elements.
+    """
+    # nn.Padding pads before a dimension if the amount is negative.
+    args: tuple[Any, ...] = (axis + 1, -amount if is_before else amount)
+    if number:
+        # Before the number, it takes how many dimensions there are with this one: all, as the batch is counted.
+        args = (*args, len(value.shape), number)
+    shape = replace_axis(value.shape, axis, value.shape[axis] + amount)
+    return b.emit(make("nn.Padding", *args), value, shape=shape)
 
 
 @operation(
@@ -493,7 +526,8 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     for stated in (fill_value, value, s):  # its names in several operations, of which one is stated
         if stated is not None:
             number = stated
-    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")  # numpy has no bfloat16
+    # Lua computes with other types, such as bool and bfloat16, as with floats.
+    element = np.dtype(b.dtype if b.dtype.startswith(("float", "int")) else "f4")
     # Of an open shape one element, which is broadcast.
     size = b.shape if is_static(b.shape) else (1,) * len(b.shape)
     return b.constant(np.full(size, number, element), b.shape)
@@ -919,7 +953,7 @@ def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any
     Raises:
         CannotError: the bags have not all the same size, or it depends on the inputs.
     """
-    if isinstance(offsets, OpenRange):  # it begins at 0
+    if isinstance(offsets, OpenRange):  # 0, step, 2 step, …
         return offsets.step
     if not isinstance(offsets, Const):
         raise CannotError("the sizes of the bags depend on the inputs")
