@@ -178,7 +178,8 @@ class SourceBuilder:
         if spec.plain and kind.is_list:
             return None
         idiom = idiom or idiom_of(spec, form)
-        # Without `call` it is an expression. With operations before or after it, the module alone is not the whole.
+        # Without `call` it is an expression. Unless it is `applied`, the call of the module alone, operations before or
+        # after the module belong to it.
         if idiom is None or idiom.call is None or idiom.write is not applied:
             return None
         return idiom.call, idiom.form
@@ -220,7 +221,7 @@ class SourceBuilder:
         if spec.target.startswith("torch.nn."):
             return False
         idiom = idiom_of(spec, form)
-        # An operator, a function, or a module with operations around it.
+        # `applied` calls the module alone. Anything else is an operator, a function, or has operations around it.
         return idiom is not None and idiom.write is not applied
 
     def _block_for(
@@ -868,12 +869,15 @@ class Trial(StepDomain):
             child: the name of the module in it.
             value: its input.
             node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+
+        Raises:
+            ClassNeededError: the container calls too many modules, or one that it calls repeatedly cannot be one.
         """
         number = len(self.called_children)
         if number == _MOST_CALLS:
             raise ClassNeededError
-        # The notes are for names of attributes, and for modules that are called repeatedly. In a graph, the user named
-        # the nodes, and a module of several nodes has several places.
+        # From the notes follow names of attributes, and that a child called repeatedly is one attribute. A graph needs
+        # neither: its nodes have names of the user, and each is an attribute of its own, also of a shared module.
         if node is None:
             self._note_call(number, spec.children[child], child, value)
         self.called_children.append(child)
@@ -1257,7 +1261,8 @@ class Lists:
         call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
         attribute_name = TORCH[class_name].base
         time_and_features = Form(rank=2)
-        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, ("", "state"))
+        result_names = ("", "state")
+        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, result_names)
 
     # Lists to tensors
 

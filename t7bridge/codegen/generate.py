@@ -166,8 +166,10 @@ def _generate(
 
     The arguments are those of `generate`; the text is left out if `source` is `None`.
     """
+    # `original` is the state dict that `convert` writes; `cells` has the plan and its own state dict, in which each
+    # recognized cell is one module. Notes of `cells` are those about cells alone.
     original, cells = _planned(value, path, index_base, limits, lift)
-    owned = owned_tensors(cells.plan, cells.state)
+    owned = owned_tensors(cells.plan, cells.state)  # by module
     builder, root, blocks = _classes_of(value, cells, owned, limits)
 
     # From the class as it was made for this model, not from `blocks`, in which one class may stand for several.

@@ -580,10 +580,10 @@ class Idioms:
     def reduce(self, name: str, attribute: str = "") -> Idiom | None:
         """Write a reduction over one dimension.
 
-        `None` is returned where the input may be a vector, or the dimension depends on the input.
+        `None` is returned where the input may be a vector, the dimension depends on the input, or the output keeps it.
 
         Args:
-            name: the method of tensors: `sum`, `max`, `min`.
+            name: the method of tensors: `sum`, `max`, `min`; a `sum` that averages in Lua becomes `mean`.
             attribute: what its result has the output in: `values`; empty if it is the output.
         """
         (dim,) = self._arguments("dim")  # 0-based, of one example if Lua knows its dimensions, else of the input
@@ -594,7 +594,7 @@ class Idioms:
         # Examples have other dimensions than Lua counts, so that it takes some for batches.
         if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
             return None
-        if self._keyword("squeeze") is False:  # the output keeps the dimension
+        if self._keyword("squeeze") is False:
             return None
         name = "mean" if self._keyword("average") else name
         template = f"lambda x: x.{name}(dim)"

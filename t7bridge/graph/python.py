@@ -324,8 +324,21 @@ def name_text(value: Any) -> str:
     return value.path if isinstance(value, PythonGlobal) else str(value)
 
 
+def integer_text(value: int) -> str:
+    """Return an integer as Python writes it; in hexadecimal digits if it has more decimal ones than Python writes.
+
+    Python's limit, `sys.set_int_max_str_digits`, is 4300 digits unless a program changes it.
+    """
+    try:
+        return repr(value)
+    except ValueError:
+        return hex(value)
+
+
 def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
     """Return a key as Python writes it: `(1, 'a')`. Of one with very many parts only the first.
+
+    Different keys may have the same text: parts that are left out or are objects do not show.
 
     Args:
         key: the key.
@@ -335,7 +348,10 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
     parts_left = _SHOWN_PARTS
 
     def text(part: Any) -> str:
-        """Return the text of the key or of a part of it, and count it."""
+        """Return the text of the key or of a part of it, and count it.
+
+        The limit is rough: of a tuple as many items are shown as were left before it, however many its first one takes.
+        """
         nonlocal parts_left
         parts_left -= 1
         if isinstance(part, (tuple, frozenset)) and parts_left > 0:
@@ -347,6 +363,8 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
             if isinstance(part, frozenset):
                 return f"frozenset({{{joined}}})" if part else "frozenset()"
             return f"({joined},)" if len(part) == 1 else f"({joined})"
+        if isinstance(part, int):
+            return integer_text(part)
         if isinstance(part, _SCALARS):
             return repr(part)
         if isinstance(part, NAMED):

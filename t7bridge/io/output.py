@@ -60,7 +60,7 @@ class Output:
         self._pending = bytearray()
         """Bytes that are not given to the file yet."""
         self._last_change_and_buffer: tuple[Change, Buffer] | None = None
-        """The last change that was made, and the memory for it, for the next extent."""
+        """The change of the last extent, and its memory, which the next extent with this change uses again."""
         self._bytes_flushed = 0
         """Bytes that were given to the file, or to `_transfers`."""
         self._blocks: Blocks | None = None

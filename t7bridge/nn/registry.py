@@ -751,20 +751,21 @@ def _field_names() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 
 
 def own_names(class_name: str) -> frozenset[str]:
-    """Return the names of the fields that a class sets itself, whatever they hold.
+    """Return the names of the fields that a class sets itself, and its parents.
 
     Args:
-        class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has; one with an entry of ours
-            but without a row in `field_names.txt`, whatever another class of Lua sets.
+        class_name: of Lua, or dotted, of PyTorch. An unknown class sets what each module has. If `field_names.txt` has
+            rows neither for a class with an entry of ours nor for it in other packages, the names of all classes count.
     """
     rows = _field_names()
     if class_name.startswith("torch."):
         _, names_of_all = rows["torch"]
+        # A row of a class of PyTorch has all its names: none has parents.
         _, names_of_class = rows.get(class_name, (frozenset(), frozenset()))
         return names_of_all | names_of_class
     own_fields: set[str] = set()
     visited: set[str] = set()
-    waiting = ["nn.Module", *_same_classes(class_name)]
+    waiting = ["nn.Module", *_classes_with_fields_of(class_name)]
     while waiting:
         name = waiting.pop()
         if name in visited or name not in rows:
@@ -776,7 +777,7 @@ def own_names(class_name: str) -> frozenset[str]:
     return frozenset(own_fields)
 
 
-def _same_classes(class_name: str) -> list[str]:
+def _classes_with_fields_of(class_name: str) -> list[str]:
     """Return the classes of Lua whose rows in `_field_names` have the fields of a class; not all need have a row.
 
     These are the class itself and, if its entry is ours, the same class of other packages; all classes with a row if

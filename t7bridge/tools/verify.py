@@ -269,6 +269,7 @@ def diff(request: Diff) -> DiffReport:
     matches the other best, including the state dicts of its modules.
 
     Args:
+        rtol: relative tolerance.
         atol: absolute tolerance, added to the relative one.
 
     Raises:
@@ -280,7 +281,7 @@ def diff(request: Diff) -> DiffReport:
         make_comparer = partial(
             ValueComparer,
             limits=request.limits,
-            homes=_homes(first, request.limits),
+            homes=_homes(first, request.limits),  # of the first file as it was read: a difference has its path there
             rtol=request.rtol,
             atol=request.atol,
         )

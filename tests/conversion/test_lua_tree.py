@@ -90,6 +90,14 @@ def test_integers_beyond_doubles_are_noted() -> None:
 # Containers
 
 
+def test_keys_with_integers_of_very_many_digits() -> None:
+    """Python refuses to write more than 4300 decimal digits: inside a key these are hexadecimal, also in messages."""
+    huge = 10**5000
+    assert lua({(-huge, 1): 2}).get(f"(-{huge:#x}, 1)".encode()) == 2
+    with pytest.raises(UnsupportedError, match="too many digits"):
+        lua({(huge, 1): huge})
+
+
 def test_lists() -> None:
     """Lists, tuples, sizes and sets are tables from 1 on; None leaves its place empty."""
     found = lua({"list": [1, "a", None, [2]], "tuple": (), "size": TorchSize((2, 3)), "set": {3, 1, 2, "b", "a"}})

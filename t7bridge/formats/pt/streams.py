@@ -550,8 +550,8 @@ def _value_or_class(values: dict[Hashable, Any], saved_id: Any) -> Any:
             return cls
         raise CorruptError("a persistent id names no class")
     key: Any = text(saved_id) or saved_id
-    # In the members `storages` and `tensors` keys are numbers: addresses. Longer texts are none, and `int` takes long
-    # for them.
+    # The tar's members of storages and tensors have the same keys as numbers: addresses. Longer texts are none, and
+    # `int` takes long for them.
     is_number = isinstance(key, str) and key.removeprefix("-").isdecimal() and len(key) < _LONGEST_KEY
     if is_number and key not in values:
         key = int(key)

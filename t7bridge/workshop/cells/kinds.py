@@ -27,7 +27,8 @@ class Cell:
         peephole_target: the class of cells in which they do.
         reset_first_target: the class in which the last output is reset before it is multiplied by its matrix; in
             `target` after. Empty for cells without a reset gate.
-        layers: for a cell without a state, the names of its layers, by the gate; all multiply the value `x`.
+        layers: of a highway layer, the only cell without a state: the names of its layers, by the gate; all multiply
+            the value `x`. Empty for other cells.
     """
 
     name: str
@@ -41,6 +42,11 @@ class Cell:
     peephole_target: str = ""
     reset_first_target: str = ""
     layers: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def is_highway(self) -> bool:
+        """Whether it is a highway layer, whose gates see the input alone."""
+        return bool(self.layers)
 
 
 def _highways() -> list[Cell]:

@@ -170,14 +170,14 @@ def _carried_over(graphs: Mapping[int, tuple[ModuleSpec, str]], state: StateDict
 
 
 def _passed_on(spec: ModuleSpec, tensors_of: Mapping[int, _Tensors]) -> Iterator[tuple[_Tensors, tuple[int, int]]]:
-    """Yield where nodes of a graph that are steps of one layer take outputs of one another.
+    """Yield where nodes of a graph that are steps of one layer take outputs of one another: graphs of the same tensors.
 
     Args:
         spec: the graph.
         tensors_of: the tensors of each graph of the model, by its id.
 
     Yields:
-        The tensors of both steps, and the place of the input and that of the output.
+        The tensors of both steps, and the place of the input and that of the output, from 0.
     """
     tensors_of_nodes: dict[int, _Tensors] = {}
     """The tensors of each node before that is a graph with tensors, by its number."""

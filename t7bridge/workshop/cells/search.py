@@ -107,8 +107,8 @@ class _ResetTerm:
 
     Attributes:
         gate: the gate, a sigmoid, by the number of its atom.
-        rest: the term without it.
-        is_scaled: whether the gate scales the whole term, and not only the last output that a matrix multiplies.
+        rest: the term without it: a matrix times the last output h, a bias, or what no GRU has.
+        is_scaled: whether the gate scales the whole term, `r * (U h)`, and not the last output inside, `U (r * h)`.
     """
 
     gate: int
@@ -271,7 +271,7 @@ class Search:
         """
         cell = binding.cell
         try:
-            graph_cell = self._stateless_cell(binding) if cell.layers else self._recurrent_cell(binding)
+            graph_cell = self._stateless_cell(binding) if cell.is_highway else self._recurrent_cell(binding)
         except _NotACell as error:
             is_worth_a_note = bool(str(error))
             if cell.name == "RNN":
@@ -326,9 +326,10 @@ class Search:
         """
         pattern = list(formula(text))
         readings = list(self._match(pattern, list(poly), start.values))
-        if readings or not start.cell.layers:
+        if readings or not start.cell.is_highway:
             return readings
-        # The input x of a highway layer may be a sum, and the value then has a term for each of its terms.
+        # Only the formula of a highway layer has its input: `… + (1 - sigmoid(t)) * x`. If x is a sum, the value has a
+        # term for each of its terms, where the formula has one: an atom takes the sum's place.
         for atom, x, shortened in self._with_atom_for_sum(poly):
             for values in self._match(pattern, list(shortened), start.values):
                 if values["x"] == atom:
@@ -341,7 +342,7 @@ class Search:
         Such a value has the terms of `sum * sigmoid(gate)`, or of `sum * (1 - sigmoid(gate))`, among others.
 
         Yields:
-            An atom for the sum, the sum, and the polynomial with the atom in the sum's place.
+            For each such sum and gate: an atom for the sum, the sum, and the polynomial with the atom in its place.
         """
         gates = dict.fromkeys(self._sigmoids(number for atoms, _ in poly for number in atoms))
         for gate in gates:
@@ -414,7 +415,7 @@ class Search:
     def _has_gates(self, binding: _Binding) -> bool:
         """Return whether all letters of gates that are read already stand for sums of gates."""
         # A recurrent gate multiplies the input and the last output, that of a highway layer the input.
-        products_of_gate = 1 if binding.cell.layers else 2
+        products_of_gate = 1 if binding.cell.is_highway else 2
         try:
             for letter in binding.cell.gates:
                 if letter not in binding.values:
@@ -746,7 +747,8 @@ class Search:
             if input_place is None:
                 return _UNLIKELY
             output_place = self._place_among_outputs(binding.nodes[letter])
-            if (input_place, output_place) in self._carried_over:
+            # That the cell state is carried over does not tell which of the two values is the last output.
+            if letter == "H" and (input_place, output_place) in self._carried_over:
                 return _SHOWN_BY_GRAPH
             places.append((input_place, output_place))
         return _SHOWN_BY_GRAPH if _are_in_one_order(places) else _POSSIBLE
@@ -957,24 +959,23 @@ def _resolved_blocks(products: Mapping[Poly, Atom], x: Poly, h: Poly, is_proven:
 
 
 def _scaled_biases(terms: list[_ResetTerm], h: Poly) -> list[Atom] | None:
-    """Return the biases that a GRU's reset gate scales beside a matrix times the last output.
+    """Return the biases c that a GRU's reset gate scales, of `r * (U h + c)`; `None` for `U (r * h)`, without any.
 
     Args:
         terms: those in which the gate is.
         h: the last output.
 
-    Returns:
-        `None` if it scales no term, but the last output that a matrix multiplies.
-
     Raises:
-        _NotACell: it scales biases without such a product, or another one.
+        _NotACell: what the gate scales is not one matrix times h, and biases.
     """
     scaled = [term.rest for term in terms if term.is_scaled]
     if not scaled:
         return None
-    if [atom.of for atom in scaled if atom.kind != "vector"] != [h]:
+    biases = [atom for atom in scaled if atom.kind == "vector"]
+    others = [(atom.kind, atom.of) for atom in scaled if atom.kind != "vector"]
+    if others != [("matrix", h)]:
         raise _NotACell("its reset gate does not multiply the product with the last output, or more than that")
-    return [atom for atom in scaled if atom.kind == "vector"]
+    return biases
 
 
 def _check_reset_biases(new_value: _Gate, reset_biases: list[Atom]) -> None:

@@ -395,10 +395,10 @@ def _stacked(groups: list[_Group], limit: float) -> tuple[list[int], list[float]
     firsts = [0]
     tops: list[float] = []
     y = 0.0
-    heights = _heights_together(groups)
+    heights_together = _heights_together(groups)
     for number, group in enumerate(groups):
         is_first = number == 0
-        if not is_first and not group.stays and y + _GAP + heights[number] > limit:
+        if not is_first and not group.stays and y + _GAP + heights_together[number] > limit:
             firsts.append(number)
             y = 0.0
         elif not is_first:
@@ -579,6 +579,8 @@ def _by_level(ranks: list[int]) -> list[list[int]]:
 def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: list[int]) -> list[_Group]:
     """Return the groups of a graph: each begins after a single arrow, or in a new column.
 
+    The boxes of a group are placed relative to each other; `_place_groups` moves them to where the group is.
+
     Args:
         box: of the graph.
         levels: the nodes of each layer.
@@ -586,24 +588,21 @@ def _groups(box: Box, levels: list[list[int]], leaving: list[list[Flow]], cuts: 
         cuts: the layers of one node that all flow passes through, one at least.
     """
     height_of_column = _height_that_fills_screen(box, levels)  # before layers are laid out, which widens boxes
-    # What is above the first cut is laid out together with its node.
+    # What is above the first cut is laid out together with its node, however high: no column begins inside of it.
     first_cut = cuts[0]
     (first_node,) = levels[first_cut]
     groups = [_Group([first_node])]
     nodes_above = list(chain.from_iterable(levels[:first_cut]))
     if nodes_above:
         _attach(box, groups, first_node, nodes_above, list(chain.from_iterable(leaving[:first_cut])), inf)
-    # Then from cut to cut; the last part ends behind all layers.
+    # Then from cut to cut. The last part ends behind all layers; it has no single node, which would be a cut itself.
     for cut, next_cut in pairwise([*cuts, len(levels)]):
         (node_of_cut,) = levels[cut]
         nodes = list(chain.from_iterable(levels[cut + 1 : next_cut + 1]))
         flows = list(chain.from_iterable(leaving[cut:next_cut]))
-        is_single_arrow = len(nodes) == 1 and len(flows) == 1 and next_cut < len(levels)
+        is_single_arrow = len(nodes) == 1 and len(flows) == 1
         if is_single_arrow:
             groups.append(_Group(nodes, arrow_from=node_of_cut, label=flows[0].label))
-            # Centred at 0, as the nodes of a group are placed relative to each other.
-            next_node = box.inside[nodes[0]]
-            next_node.x = -next_node.width / 2
         elif nodes:
             _attach(box, groups, node_of_cut, nodes, flows, height_of_column)
     return groups
@@ -672,7 +671,6 @@ def _attach(
         flows = [Flow(number, flow.end, flow.label) if flow.start == top else flow for flow in flows]
         top = number
         above = box.inside[number]
-        above.x = -above.width / 2  # the first node of a group is centred at 0
     x_before = above.x
     y_before = above.y
     lines = _layered(box, [top, *added], flows)
@@ -1088,7 +1086,7 @@ def _nondecreasing(wanted: list[float], weights: list[float]) -> list[float]:
 
     Args:
         wanted: the other numbers.
-        weights: of each.
+        weights: of each, positive.
     """
     # Neighbours in the wrong order become a pool, each with their mean.
     pools: list[tuple[float, float, int]] = []

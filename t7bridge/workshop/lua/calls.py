@@ -440,12 +440,13 @@ def _output_or_missing(value: Any, dtype: str) -> Any:
     """Return an output, or a `Missing` for one that Lua does not have: a text, complex numbers, or without elements.
 
     Args:
-        value: of any kind.
+        value: of any kind; `None` stays.
         dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
     """
     if isinstance(value, str):
         return Missing("a text, and no tensor")
-    if isinstance(value, Const) and 0 in value.shape:
+    # What is computed from inputs has elements (see `Emitter.emit`), and an input may be returned as it is.
+    if isinstance(value, (Const, Stored)) and 0 in value.shape:
         return Missing(EMPTY)
     if dtype.startswith("complex") and not isinstance(value, Missing):
         return Missing("complex numbers")

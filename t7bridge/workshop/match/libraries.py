@@ -34,8 +34,10 @@ _FORMAT = 1
 """Of the cache; a file of another one is computed again."""
 _MAX_BYTES = 1 << 26
 """Maximum size of a file of the cache: 64 MiB."""
-_VARIANTS: tuple[dict[str, Any], ...] = ({}, {"aux_logits": False})
-"""Arguments with which each factory is called that takes them. `aux_logits` adds classifiers for training only."""
+_WITHOUT_TRAINING = {"aux_logits": False}
+"""The argument that leaves out classifiers that only training uses."""
+_VARIANTS: tuple[dict[str, Any], ...] = ({}, _WITHOUT_TRAINING)
+"""Arguments with which each factory is called that takes them."""
 NEAR = 0.3
 """Least share of equal layers of a model whose keys are compared."""
 
@@ -311,7 +313,8 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
 def _modules_of(factory: Factory) -> Iterator[Any]:
     """Yield the modules that a factory makes with the arguments of `_VARIANTS`; none if it needs others, or data.
 
-    The first one is made without arguments: if it shows that the factory takes none of the others', it is the only one.
+    The first one is made without arguments. Its class, too, says whether there is a second one: a factory may pass
+    on to it what it does not name itself.
     """
     for arguments in _VARIANTS:
         try:
@@ -319,7 +322,7 @@ def _modules_of(factory: Factory) -> Iterator[Any]:
         except T7BridgeError:
             return
         yield module
-        if not _arguments_taken(factory, module).intersection(_VARIANTS[-1]):
+        if _arguments_taken(factory, module).isdisjoint(_WITHOUT_TRAINING):
             return
 
 

@@ -728,7 +728,8 @@ class _Matching:
     def _pair_by_evidence(self, sources: list[str], targets: list[str]) -> None:
         """Pair some keys by the evidence, and list those that it cannot decide on as ambiguous.
 
-        Tied modules count once or as often as they occur, on each side: that which leaves fewer undecided is right.
+        Tied modules count once or as often as they occur, on each side: that which leaves fewer undecided is right; as
+        often as they occur if both leave as many.
 
         Args:
             sources: the keys of the source that may be paired.

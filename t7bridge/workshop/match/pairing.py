@@ -321,8 +321,9 @@ class _Solver:
             cls = sources[0].cls
             source_places = _colors_of(sources, source_colors)
             target_places = _colors_of(targets, target_colors)
+            # Not in both graphs, or tied to parts that are left out: the places say nothing, and later rules may.
             if cls in self._incomplete or source_places is None or target_places is None:
-                continue  # later rules may tell them apart
+                continue
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue

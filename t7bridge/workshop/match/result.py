@@ -205,7 +205,7 @@ class Match(Printed):
 
         Args:
             partial: whether keys of the source may be left out, and keys of the target without a source keep their
-                own values.
+                own values. Those that `match` settled as `zero`, see `Pair.why`, are zeros in any case.
 
         Raises:
             ModelError: keys are ambiguous, or, without `partial`, without a counterpart.
@@ -304,7 +304,7 @@ class Match(Printed):
             sides = self.source_side, self.target_side
             if not all(side.has_graph for side in sides):
                 yield "the class of a state dict as the model, `net.py:Net`, has a graph, which tells layers apart"
-            if not any(is_sorted(side) for side in sides):  # the order of names means nothing
+            if not any(is_sorted(side) for side in sides):  # keys in alphabetical order are in no order of layers
                 yield "--order pairs them in the order of the keys"
         if self.unmatched_source and not partial:
             yield f"`{self.unmatched_source[0]} -` leaves a key of the source out"

@@ -116,6 +116,9 @@ def _target_of(module: nn.Module) -> str:
     return f"{home}.{class_.__qualname__}"
 
 
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
 @define(eq=False)
 class LiveLayer:
     """One Lua module as a PyTorch module in double precision.
@@ -226,12 +229,21 @@ class LiveLayer:
         return evolve(self, tensors=tensors)
 
     def _most_products(self) -> int:
-        """Return how many products the longest sum of the layer has; 1 without weights."""
+        """Return how many products the longest sum of the layer has, or more; 1 without weights.
+
+        Of this follows how large the errors of `disturbed` are.
+        """
         most = 1
-        for item in (*self.module.parameters(), *self.module.buffers()):
-            # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output.
-            if item.dim() > 1 and item.shape[0]:
-                most = max(most, item.numel() // item.shape[0])
+        for module in self.module.modules():
+            for item in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                if item.dim() < 2 or not item.numel():
+                    continue
+                # A weight (outputs, ...) is multiplied with as many inputs as it has elements for each output. Tables
+                # that are not multiplied, as of an embedding, count as if they were.
+                outputs = item.shape[0]
+                if isinstance(module, _TRANSPOSED):  # a weight (inputs, outputs / groups, ...)
+                    outputs = item.shape[1] * module.groups
+                most = max(most, item.numel() // outputs)
         return most
 
     def disturbed(self, value: Values, seed: int) -> tuple[LiveLayer, Values]:

@@ -296,7 +296,7 @@ TAR_REFUSED = {
     "numbers that end early": ({"tensors": b"\x80\x02K\1.\x80\x02(K\2K\1Nt." + VIEW[:8]}, "ends inside a tensor"),
     "a class that is none": ({"pickle": b"\x80\x02(K\1tQ."}, "names no class"),
     "a tensor that is none": ({"pickle": b"\x80\x02" + text("77") + b"Q."}, "a missing tensor"),
-    "a tensor of two signs": ({"pickle": b"\x80\x02" + text("--5") + b"Q."}, "a missing tensor"),
+    "a key with two signs": ({"pickle": b"\x80\x02" + text("--5") + b"Q."}, "a missing tensor"),
 }
 
 

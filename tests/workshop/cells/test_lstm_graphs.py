@@ -13,6 +13,7 @@ from cell_graphs import SIZE, C, CellGraph, H, X
 from t7bridge.nn.mapping import ModuleSpec
 from t7bridge.torchmodules import construct
 from t7bridge.workshop.cells import recognized
+from t7bridge.workshop.cells.search import Search
 
 
 def names_and_notes(plan, state):
@@ -38,6 +39,22 @@ def test_no_peephole_is_dropped(count):
     else:
         assert "ci0" in names
         assert notes == ["LSTM stays as it is: the input gate is more than a sum of products with matrices"]
+
+
+@pytest.mark.parametrize("carried_over", [(), ((1, 0), (2, 1)), ((1, 0),), ((2, 1),)])
+def test_the_last_output_is_told_from_the_input(carried_over):
+    """It is the state that another step passes on, also if the gates see it before the input."""
+    graph = CellGraph()
+
+    def gate(letter):
+        """Return the sum of a gate, whose first product is with the last output."""
+        return graph.total(graph.linear(f"h{letter}", H), graph.linear(f"x{letter}", X))
+
+    plan = graph.finished_lstm((gate("i"), gate("f"), gate("g"), lambda new_c: gate("o")))
+    search = Search(plan.root, "", graph.state, frozenset(carried_over))
+    search.run()
+    (cell,) = search.cells
+    assert cell.inputs == (X, H, C)
 
 
 @pytest.mark.parametrize("is_late", [False, True])

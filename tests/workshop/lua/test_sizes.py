@@ -231,6 +231,23 @@ def test_an_example_without_elements_is_refused(tmp_path: Path) -> None:
         t7bridge.save_module(Few(), tmp_path / "m.t7", example_inputs=torch.zeros(0, 3))
 
 
+class Unused(nn.Linear):
+    """Returns a buffer without elements, too."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.register_buffer("unused", torch.zeros(0, 3))
+
+    def forward(self, x):
+        return super().forward(x), self.unused
+
+
+def test_a_tensor_without_elements_as_an_output_is_refused(tmp_path: Path) -> None:
+    """It is among the problems that are listed, as one that is computed is."""
+    with pytest.raises(UnsupportedError, match=r"the output .*without elements"):
+        t7bridge.save_module(Unused(), tmp_path / "m.t7", example_inputs=torch.ones(2, 3))
+
+
 class Replaced(nn.Module):
     """Replaces all rows by a parameter, whose width PyTorch does not compare with theirs when it traces that."""
 

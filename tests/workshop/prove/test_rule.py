@@ -17,6 +17,7 @@ from t7bridge import Storage, Table, Tensor, TorchObject
 from t7bridge.layers import modules, register_module, unregister_layer
 from t7bridge.nn import find_modules
 from t7bridge.workshop.prove import Proof
+from t7bridge.workshop.prove.layer import LiveLayer
 from t7bridge.workshop.prove.rounding import measure
 
 RANDOM = [path for path in corpus("prove/random.*.t7") if ".bad." not in path.name]
@@ -37,6 +38,16 @@ def moved(value: Any, path: str, field: str = "weight", factor: float = 1.01, in
     here = slice(tensor.offset, tensor.offset + tensor.numel) if index is None else tensor.offset + index
     array[here] *= array.dtype.type(factor)
     replaced(value, tensor.storage, Storage.from_array(array))
+
+
+@pytest.mark.parametrize("class_", [torch.nn.Conv2d, torch.nn.ConvTranspose2d], ids=("direct", "transposed"))
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(8, 2, 1), (2, 8, 1), (8, 4, 2)])
+def test_as_many_products_as_the_longest_sum_has(class_: type, inputs: int, outputs: int, groups: int) -> None:
+    """With weights and inputs of ones, a sum is the number of its products."""
+    module = class_(inputs, outputs, 3, groups=groups, bias=False)
+    torch.nn.init.ones_(module.weight)
+    layer = LiveLayer(TorchObject("nn.Module", 1, Table()), module, unit=2.0**-24)
+    assert layer._most_products() == module(torch.ones(1, inputs, 9, 9)).max()
 
 
 def linear(name: str, *numbers: np.ndarray) -> TorchObject:

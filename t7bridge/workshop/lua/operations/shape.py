@@ -398,12 +398,13 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
         b: the builder.
         self: the value.
         pad: the numbers of elements before and behind each dimension, the last dimension first; negative ones crop.
-        mode: `constant`, `reflect`, `replicate` or `circular`; empty if the name of the operation says it.
+        mode: of `pad`, which PyTorch refuses with any other: `constant`, `reflect`, `replicate` or `circular`. The
+            other operations have it in their names, and no such argument in ATen's schema.
         value: the number, of the mode `constant`; `None` for 0.
     """
     wire = b.wire(self)
     pad = make_static(*pad)
-    if not mode:  # only `pad` states it: constant_pad_nd, reflection_pad1d, replication_pad1d
+    if not mode:  # constant_pad_nd, reflection_pad1d, replication_pad1d
         mode = b.kind.partition("_")[0]
     if mode == "constant":
         return constant_pad(b, wire, pad, float(value or 0))
