@@ -182,7 +182,7 @@ class Document:
             note_count = len(self._notes)
             with about_file(self.path):
                 self._roots = self._load()
-            if self._has_been_read:  # the notes are those of the first time again
+            if self._has_been_read:  # reading again what `forget` released has added the same notes again
                 del self._notes[note_count:]
             self._has_been_read = True
         return self._roots

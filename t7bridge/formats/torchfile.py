@@ -165,13 +165,17 @@ def _array_faults(array: np.ndarray, other: Any) -> Iterator[str]:
 def _same_elements(one: np.ndarray, other: np.ndarray) -> bool:
     """Return whether two views of one shape and strides have the same elements in memory, from the first to the last.
 
-    A stride of 0 could repeat an element without bound: so each is compared once. Those between, which are in the
-    memory of both readers, are compared too: from one file, these are equal as well.
+    A stride of 0 could repeat an element without bound: so each is compared once. Those between are compared, too: both
+    have read them from one file.
 
     Args:
-        one: a view with elements, of strides that are not negative, as in Torch.
-        other: the other.
+        one: of one element at least.
+        other: of the same type, shape and strides.
     """
+    # So that both begin with their first element in memory.
+    forwards = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in one.strides)
+    one = one[forwards]
+    other = other[forwards]
     last_offset = sum((extent - 1) * stride for extent, stride in zip(one.shape, one.strides))  # in bytes
     shape = (last_offset // one.itemsize + 1,)
     strides = (one.itemsize,)

@@ -399,7 +399,13 @@ class _Sketcher:
         return blocks
 
     def _fill(self, block: Block, spec: ModuleSpec, key: str) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a container, not empty, the blocks of its modules; return block, plan and key of each."""
+        """Add to the block of a container, not empty, the blocks of its modules; return block, plan and key of each.
+
+        Args:
+            block: that of the container.
+            spec: its plan.
+            key: with which the keys of its weights in the state dict begin; empty for the root.
+        """
         modules_inside = []
         for name, child in spec.children.items():
             child_key = f"{key}.{name}" if key else name
@@ -413,7 +419,14 @@ class _Sketcher:
     def _fill_graph(
         self, block: Block, spec: ModuleSpec, graph: GraphSpec, key: str
     ) -> list[tuple[Block, ModuleSpec, str]]:
-        """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside."""
+        """Add to the block of a graph the blocks of its nodes; return block, plan and key of each module inside.
+
+        Args:
+            block: that of the graph.
+            spec: the plan of the graph's module.
+            graph: `spec.graph`.
+            key: with which the keys of its weights in the state dict begin; empty for the root.
+        """
         modules_inside = []
         # Here nodes count from 0, as the blocks inside; only in links they count from 1.
         for number, node in enumerate(graph.nodes):

@@ -354,7 +354,10 @@ def _match_nodes(pattern: Node, expression: Expression, paths: dict[str, str]) -
 def _match_in_any_order(
     pattern: list[Expression], inputs: list[Expression], paths: dict[str, str]
 ) -> dict[str, str] | None:
-    """Compare the inputs of a sum or product with patterns, in every order; see `_match_lists`."""
+    """Compare the inputs of a sum or product, at most `_MOST_PERMUTED`, with patterns, in every order.
+
+    See `_match_lists` for arguments and result.
+    """
     for permuted_inputs in permutations(inputs):
         matched = _match_lists(pattern, list(permuted_inputs), paths)
         if matched is not None:

@@ -112,10 +112,10 @@ def _stride_in_runs(runs: list[tuple[int, int]], size: tuple[int, ...]) -> tuple
     """Return the strides of a shape whose elements are those of runs; `None` if a dimension reached into two of them.
 
     Args:
-        runs: see `_runs`.
-        size: as many elements as the runs have together.
+        runs: see `_runs`; none for a tensor of one element.
+        size: as many elements as the runs have together, at least one.
     """
-    *outer_runs, (remaining, step) = runs or [(1, 1)]  # a tensor of one element is a run of one
+    *outer_runs, (remaining, step) = runs or [(1, 1)]
     reversed_stride: list[int] = []
     # From the last dimension on, each is split off the innermost run that has elements left.
     for extent in reversed(size):

@@ -815,10 +815,10 @@ def shuffle(arguments: Arguments, input_shape: Value) -> Value:
 
 
 def _are_two_tensors(input_shape: Value) -> bool:
-    """Return whether a value is a list of two tensors.
+    """Return whether a value is a list of two tensors, which must have equally many dimensions.
 
     Raises:
-        Mismatch: it is, and they have different numbers of dimensions.
+        Mismatch: two tensors have different numbers of dimensions.
     """
     if not isinstance(input_shape, list) or len(input_shape) != 2:
         return False
@@ -867,7 +867,7 @@ def product(arguments: Arguments, input_shape: Value) -> Value:
     """
     if not _are_two_tensors(input_shape):
         return None
-    first, second = input_shape
+    first, second = input_shape  # of as many dimensions each
     if len(first) not in (2, 3):
         raise Mismatch
     *batch, rows, inner = first

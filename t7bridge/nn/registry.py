@@ -677,7 +677,10 @@ def entry_name(class_name: str) -> str:
     if class_name in _LAYERS or not class_name.startswith(ALIAS_PREFIXES):
         return class_name
     in_nn = "nn." + class_name.partition(".")[2]
-    return in_nn if _loaded_entry(in_nn) is not None else class_name
+    is_listed_in_nn = _loaded_entry(in_nn) is not None
+    # Only now: the entries that this has loaded may be those of the class itself, as of cudnn.LSTM.
+    is_listed_itself = class_name in _LAYERS
+    return in_nn if is_listed_in_nn and not is_listed_itself else class_name
 
 
 def _loaded_entry(name: str, *, installed: bool = True) -> Layer | None:

@@ -447,7 +447,7 @@ class _Collector:
     def _collect_by_names(self, place: Place) -> None:
         """Collect the tensors called `weight`, `bias` and the like; of an object without them all that it holds.
 
-        A tensor in a table of the object is named `table.weight`, and so is none of the former.
+        Only its own fields count: a tensor in a table of the object is called `table.weight`, which is another name.
         """
         obj = place.obj
         tensors = [child for child in self._places.searcher.fields(obj) if _has_elements(child.value)]

@@ -105,6 +105,19 @@ def test_judge_notices(tmp_path: Path) -> None:
         assert differences(path, content.roots[0], content.layout)
 
 
+def test_negative_strides(tmp_path: Path) -> None:
+    """Both readers' elements are compared from the first in memory on, and all of them."""
+    path = tmp_path / "x.t7"
+    numbers = t7bridge.Tensor.from_numpy(np.arange(6, dtype="f4"))
+    backwards = t7bridge.Tensor(numbers.element, numbers.storage, (2, 3), (-3, 1), 3)
+    t7bridge.save(backwards, path)
+    content = read_t7(path)
+    assert differences(path, content.roots[0], content.layout) == []
+    other = t7bridge.Tensor.from_numpy(np.array([0, 1, 2, 3, 4, 7], dtype="f4"))
+    changed = t7bridge.Tensor(other.element, other.storage, (2, 3), (-3, 1), 3)
+    assert differences(path, changed, content.layout)
+
+
 def test_options(tmp_path: Path) -> None:
     """The heuristics are torchfile's, and can be switched off."""
     path = ROOT / "format/table_nested.t7"

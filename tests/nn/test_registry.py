@@ -31,7 +31,7 @@ from t7bridge.layers import (
     sizes,
     unregister_layer,
 )
-from t7bridge.nn import build_plan
+from t7bridge.nn import build_plan, registry
 from t7bridge.torchmodules import live_module
 
 
@@ -75,6 +75,15 @@ def test_unknown_classes_have_none():
     """No entry is guessed."""
     assert layer_of("my.Linear") is None
     assert layer_of("cudnn.NotYetWritten") is None
+
+
+def test_an_own_entry_that_is_loaded_with_nns_counts(monkeypatch):
+    """Before the rarer entries are loaded, cudnn.LSTM is not torch-rnn's nn.LSTM either."""
+    loaded = {name: layer_of(name) for name in ("nn.LSTM", "cudnn.LSTM")}
+    monkeypatch.setattr(registry, "_LAYERS", {})
+    monkeypatch.setattr(registry, "load_more", lambda name, installed: registry._LAYERS.update(loaded))
+    assert layer_of("cudnn.LSTM") is loaded["cudnn.LSTM"]
+    assert layer_of("cunn.LSTM") is loaded["nn.LSTM"]
 
 
 def test_entries_name_each_tensor_once():
@@ -140,6 +149,14 @@ def test_grouped_kernel():
     """A grouped convolution's matrix has as many input planes as one group."""
     conv = obj("cudnn.SpatialConvolution", weight=numbers(4, 2 * 3 * 3), kW=3.0, kH=3.0, nInputPlane=8.0, groups=4.0)
     assert state_dict(conv).tensors["weight"].shape == (4, 2, 3, 3)
+
+
+def test_transpose_of_dimension_0():
+    """Lua refuses dimension 0, which PyTorch would count from the end; with an example's dimensions it is the batch."""
+    permutations = Table.from_list([Table.from_list([0.0, 1.0])])
+    with pytest.raises(UnsupportedLayerError, match="a dimension from 1"):
+        build_plan(obj("nn.Transpose", permutations=permutations))
+    assert build_plan(obj("nn.Transpose", permutations=permutations, numInputDims=2.0)).root.args == ((-1, 0),)
 
 
 def test_cudnn_temporal_convolution():

@@ -178,7 +178,7 @@ class PtReader:
             note_count = len(self.notes)
             with about_file(self.source.name), collector_paused():
                 self._value = self._read()
-            if self._has_been_read:  # the notes are those of the first time again
+            if self._has_been_read:  # reading again what `forget` released has added the same notes again
                 del self.notes[note_count:]
             self._has_been_read = True
         return self._value

@@ -424,12 +424,16 @@ class ZipArchive:
             raise CorruptError("the archive's directory is damaged", offset=start + position)
 
     def _entry(self, data: bytes, position: int, start: int) -> tuple[Member, int]:
-        """Return an entry of the directory, and the position behind it; errors as above.
+        """Return an entry of the directory, and the position behind it.
 
         Args:
             data: the bytes of the directory.
             position: of the entry in these.
             start: offset of the directory in the file.
+
+        Raises:
+            CorruptError: it is cut off, or contradicts itself.
+            UnsupportedError: it is encrypted or on another disk.
         """
         name_start = position + _CENTRAL_HEADER.size
         if data[position : position + 4] != _CENTRAL or name_start > len(data):

@@ -322,7 +322,8 @@ class T7Reader:
     def try_layout(self, layout: T7Layout, read: Callable[[], Value]) -> Value:
         """Return the result of `read` when the file is read again under a layout.
 
-        The reader then stays with that layout. On failure it is as before, and the error is raised.
+        The reader then stays with that layout. On failure it is as before, and the error is raised; only
+        `vintage_objects` keeps the number of those that were complete, by which failures are compared.
 
         Args:
             layout: the layout.

@@ -220,16 +220,16 @@ def are_clones(first: Value, *others: Value, sharing: bool = True) -> bool:
 def _pairs_inside_clones(
     one: Value, other: Value, sharing: bool, common: frozenset[str]
 ) -> list[tuple[Value, Value]] | None:
-    """Return the pairs of modules inside two modules, which have to be clones for these to be.
+    """Return the pairs of values inside two modules; the modules are clones if those of each pair are, too.
 
     Args:
         one: a module.
         other: another one.
         sharing: whether they must also share all their tensors.
-        common: the names of fields that every module has.
+        common: the names of fields that every module has, which are not compared.
 
     Returns:
-        `None` if these two are no clones, whatever is inside.
+        `None` if the two are no clones, whatever is inside.
     """
     if not isinstance(one, TorchObject) or not isinstance(other, TorchObject):
         return None
@@ -324,7 +324,7 @@ register_layer(
 )
 
 
-def _normalized_weight(fields: Fields) -> Tensor | None:
+def _normalized_weight(fields: Fields) -> Tensor:
     """Return the weight that the file omits: g * v / sqrt(|v|² + 1e-4), with the dimensions put back.
 
     It is in PyTorch's layout; in Lua's if the layer inside, which determines the layout, is missing.
@@ -340,7 +340,8 @@ def _normalized_weight(fields: Fields) -> Tensor | None:
         rows = directions * (lengths / norms)[:, None]
     # The output dimension was moved to the front; the others kept their order.
     output_first = rows.reshape(fields.sizes("viewOut"))
-    weight = np.moveaxis(output_first, 0, fields.index0("outputDim", 1))
+    output_dim = fields.index0("outputDim", 1)  # 0-based; the default, as the field, is Lua's number
+    weight = np.moveaxis(output_first, 0, output_dim)
     rebuilt = copied(v, weight.astype(elements(v).dtype))
     # So far it is the field of the layer inside, in Lua's layout.
     child = fields.get("modules.1")

@@ -171,7 +171,10 @@ def _convolution_of_any_extent(dims: int) -> Choice:
 
 
 def _strides_dilated(dims: int) -> Callable[[Lua], bool]:
-    """Return a function that says whether a dilated kernel has a stride above 1, without which nothing is rounded."""
+    """Return a function that says whether a kernel is dilated and strided along one dimension.
+
+    With a stride of 1 the extent of the output is not rounded, and PyTorch's class refuses what Lua refuses.
+    """
     dilations = axes("dilation", dims, 1)
     strides = axes("d", dims, 1)
 

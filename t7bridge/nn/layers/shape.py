@@ -40,13 +40,25 @@ _DIMS = optional("nInputDims")
 
 
 def _pairs(lua: Lua) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of dimensions that a Transpose exchanges, 0-based."""
+    """Return the pairs of dimensions that a Transpose exchanges, 0-based; see `_transposed` for negative ones."""
     count = len(items_of(lua.get("permutations")) or ())
     pairs = []
     for place_in_lua in range(1, count + 1):
         path = f"permutations.{place_in_lua}"
-        pairs.append((lua.integer(f"{path}.1") - 1, lua.integer(f"{path}.2") - 1))
+        pairs.append((_transposed(lua, f"{path}.1"), _transposed(lua, f"{path}.2")))
     return tuple(pairs)
+
+
+def _transposed(lua: Lua, path: str) -> int:
+    """Return one dimension that a Transpose exchanges: 0-based; with `numInputDims` -1 is the one before an example's.
+
+    Raises:
+        ModelError: it is below 1 without `numInputDims`, where Lua raises an error, or is no whole number.
+    """
+    dim_in_lua = lua.integer(path)
+    if dim_in_lua < 1 and not lua.has("numInputDims"):
+        raise lua.wrong(path, "a dimension from 1", float(dim_in_lua))
+    return dim_in_lua - 1
 
 
 def _output_type(default: str | None = None) -> Read:

@@ -286,10 +286,11 @@ class ProgramBuilder(Builder):
     def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
         """Return the value of a call that PyTorch can compute now, as all its arguments are constants.
 
-        `None` if it has to be built of layers. A random value that no call uses is a `Missing`, as no layer draws one.
+        `None` if it has to be built of layers. A random value that no call uses is a `Missing`, as no layer draws one;
+        one that is used is left to the operation's builder, or refused if there is none.
 
         Args:
-            call: the call.
+            call: the current call, `self.call`.
             args: its arguments by name, which are values and no `CallRef`s.
         """
         if call.is_random:

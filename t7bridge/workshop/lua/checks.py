@@ -70,10 +70,10 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
 
 
 def _layer_that_takes(step: LuaNode) -> Any:
-    """Return the layer that takes the value of a step's source: the step's own, or the first one in a container.
+    """Return the layer that could check the extents of a step's input: the step's own, or the first in its container.
 
-    In an nn.Bottle, dimensions are others but for the last: the builders put only nn.Linear, nn.View,
-    nn.SoftMax and nn.LogSoftMax into one, which check no channels.
+    In an nn.Bottle only the last dimension is that of the input; the builders put no layer of `_CHECK_CHANNELS` into
+    one. A container that is first in a container is returned itself: at worst, a size is then checked twice.
     """
     layer: Any = step.layer
     return layer.children[0] if layer.name in ("nn.Bottle", "nn.Sequential") else layer

@@ -255,7 +255,7 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
 
     Args:
         layer: the graph. Each input is used, and every step leads to an output.
-        obj: has the fields of every module; receives the others.
+        obj: as `_new_object` leaves it, without `output` and `gradInput`; receives the fields.
         module_of: makes the Torch object of a layer, with everything inside it.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
@@ -277,7 +277,8 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     obj["nInputs"] = float(layer.inputs)
     obj["forwardnodes"] = Table.from_list([forward.nodes[node] for node in order_of_forward])
     obj["backwardnodes"] = Table.from_list([backward.nodes[node] for node in order_of_backward])
-    if len(layer.outputs) > 1:  # several are the list that is passed to the last node; one, the constructor removes
+    # nngraph sets `output` for several outputs only, to the list that is passed to the last node.
+    if len(layer.outputs) > 1:
         obj["output"] = outnode["input"]
 
 

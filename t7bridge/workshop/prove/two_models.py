@@ -276,11 +276,13 @@ class TwoModels:
             differences: in words; empty if both agree.
         """
         verdict = DIFFERS if differences else AGREES
-        whole = LayerProof("root", type(mine).__name__, verdict, runs=len(answer.outputs))
+        step_count = len(answer.outputs)  # 1 if the second model returns the last step alone
+        whole = LayerProof("root", type(mine).__name__, verdict, runs=step_count)  # "agree with 5 steps of"
         whole.parameters = sum(item.numel() for item in mine.parameters())
-        last_steps = wanted[-len(answer.outputs) :]  # the second model may return the last step alone
+        last_steps = wanted[-step_count:]
         whole.set_numbers(deviation_of([last_steps], [answer.outputs]), [answer.outputs])
         proof = Proof(self.subject.file, [whole], f"steps of {self.name}", reference=self.name, differences=differences)
+        # What no function at the end explains is taken for weights at other places.
         proof.misplaced = answer.is_unexplained
         proof.modes = f"{answer.form} from states of zero in evaluation mode"
         return proof

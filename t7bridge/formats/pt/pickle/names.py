@@ -106,6 +106,9 @@ _FORBIDDEN_PREFIXES = (
 """Prefixes of forbidden names: `numpy.f2py.crackfortran.myeval`."""
 _MOST_WORDS = max(prefix.count(".") + 1 for prefix in _FORBIDDEN_PREFIXES)
 """Number of words of the longest prefix."""
+_ALIASES = ".six.moves."
+"""In a path with a dot before it: six, or a copy of it in another package, imports Python's modules by other names,
+`six.moves.builtins`. Python's pickler never writes these names."""
 
 
 _ORDINARY_PACKAGES = words("torch numpy collections copyreg argparse datetime decimal fractions pathlib")
@@ -132,16 +135,24 @@ def is_forbidden(module: str, name: str) -> bool:
 
 
 def _is_listed(module: str, name: str) -> bool:
-    """Return whether a name is in the lists of the forbidden: by its package, a module it goes through, or a prefix."""
+    """Return whether a name is in the lists of the forbidden: by its package, a word of the name, or a prefix.
+
+    Args:
+        module: the module that is imported.
+        name: the path of attributes in it.
+    """
     package = module.partition(".")[0]
-    # The name `os.system` in `torch` goes through a module that torch imports. To import a module `torch.os` fails, as
-    # torch has none of its own: of the module, only the package counts here.
+    # Attributes lead to the modules that a module has imported: `os.system` in `torch`. The further words of `module`
+    # are its own submodules, which may be called as a forbidden one: `torch.signal`, `torch.multiprocessing`.
     if package in _FORBIDDEN_MODULES or not _FORBIDDEN_MODULES.isdisjoint(name.split(".")):
         return True
+    path = f"{module}.{name}"
+    if _ALIASES in f".{path}":
+        return True
     prefix = ""
-    # As many words as the longest prefix has: all prefixes of a name of very many would take quadratic time.
-    words_of_path = f"{module}.{name}".split(".", _MOST_WORDS)[:_MOST_WORDS]
-    for word in words_of_path:
+    # No prefix is longer; the rest of a name of very many words would be joined again with each word.
+    first_words = path.split(".", _MOST_WORDS)[:_MOST_WORDS]
+    for word in first_words:
         prefix = f"{prefix}.{word}" if prefix else word
         if prefix in _FORBIDDEN_PREFIXES:
             return True
