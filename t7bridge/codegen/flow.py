@@ -1207,6 +1207,9 @@ class Lists:
 
         Args:
             letters: the names of its states, one letter each: `h`, or `hc` for an LSTM.
+
+        Returns:
+            The new state, or a list of both; `None` if the input is one value.
         """
         spec = self._spec
         if self._items is None:
@@ -1222,9 +1225,16 @@ class Lists:
             else:
                 write = formula("lambda module, x, h: module(x, h)")
         recurrent = traits(spec).recurrent
-        attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""  # `lstm`, `gru`, `rnn`
-        features_only = Form(rank=1)
-        return self._apply_with_state(self._items, call, attribute_name, features_only, write, tuple(letters))
+        # `lstm`, `gru`, `rnn`; empty of a cell that PyTorch does not have, whose attribute is named after its class.
+        attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""
+        return self._apply_with_state(
+            self._items,
+            call,
+            name=attribute_name,
+            form=Form(rank=1),  # of each state: features, without time
+            write=write,
+            result_names=tuple(letters),
+        )
 
     def _apply_with_state(
         self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]

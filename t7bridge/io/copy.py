@@ -202,7 +202,11 @@ class Transfers:
                 pass
 
     def _help(self) -> None:
-        """Work as a helper, in a thread of its own, with a lock that `_join` waits for."""
+        """Work as a helper, in a thread of its own; keep the first error of all threads.
+
+        `_join` waits for a lock that is held meanwhile, not for the thread: a signal may have come before the caller
+        knew that it runs.
+        """
         lock = allocate_lock()
         with lock:
             self._at_work.append(lock)
@@ -211,8 +215,9 @@ class Transfers:
             except BaseException as error:  # `wait` raises it
                 self._error = self._error or error
             finally:
+                # It writes nothing more: from here on nobody needs to wait for it, and `add` may start another.
                 self._at_work.remove(lock)
-                self._ended.append(None)
+                self._ended.append(None)  # counts the helpers that have ended
 
     def _work(self) -> None:
         """Copy pieces until none is left that another thread has not begun, or an error occurs in any thread.

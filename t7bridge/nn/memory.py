@@ -64,16 +64,18 @@ class MemoryEffects:
     def _effect(self, spec: ModuleSpec) -> Effect:
         """Return the effect of a module, from its traits, and of a container from those of the modules inside."""
         facts = traits_of(spec.target)
-        # A container without modules is no layer either: an empty Sequential returns its input.
+        # Layers may have a flow, too. What has no modules is a container only if it is a Sequential, which then returns
+        # its input, or a graph; other containers without modules are judged by their traits, as layers are.
         is_layer = not spec.children and facts.flow is not sequence and not facts.is_graph
         if is_layer:
             return _effect_of_layer(spec)
         # A transparent container does nothing with its input besides what its flow says.
         if facts.flow is not None and facts.transparent:
             effect = self._effect_by_flow(spec, facts.flow)
-            if effect is not None:
+            if effect is not None:  # `None`: the flow failed
                 return effect
-        # Any other may return or keep it, too; only modules inside change it.
+        # Of any other, and where the flow failed, the worst is assumed: it returns its input, and keeps it for later.
+        # Our containers change nothing in place themselves: only modules inside do.
         changes = any(self.of(child).changes for child in spec.children.values())
         return Effect(changes=changes, shares=True, keeps=True)
 

@@ -378,10 +378,11 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         if head.startswith(b"\x93NUMPY"):
             _judge_array(source, start, member.size, limits, report)
             continue
-        # For numpy these are bytes; other programs may load a pickle or an archive among them. A member of any other
-        # known format is an error, as it is not scanned.
+        # For numpy these are bytes, whatever they are; other programs may load a pickle or an archive among them. What
+        # none of our formats begins with, such as text, a picture or a compressed file, is passed over.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
+            # Raises for a member of a format that is neither, as that is not scanned.
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
             _scan_pt(content, limits, report)
 

@@ -94,9 +94,9 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
         NoModuleError: the file holds no state dict.
         ModelError: it holds several, or there is nothing at `at`.
     """
-    has_pt_record = document.spec.values == LUA and document.content.has_pt_record
     # The record of a `.pt` in a `.t7` is about the whole value, which is restored before a state dict is chosen. A path
-    # is one in the `.t7`, and its record is not used.
+    # is one in the `.t7`: the value there is without this record, which `narrow` leaves behind.
+    has_pt_record = document.spec.values == LUA and document.content.has_pt_record
     chooses_first = at is not None or not has_pt_record
     if chooses_first:
         _path, state = chosen_state(document.value, at, document.path)
@@ -104,7 +104,8 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
             document.narrow(state)  # so that nothing else is converted
     try:
         value = _value_of(document, limits, trusts_records=True)
-    except RecordError:  # a record contradicts the elements
+    except RecordError:
+        # A record, that of the `.pt` or one in a module, contradicts the elements: the value is as if it had none.
         value = _value_of(document, limits, trusts_records=False)
     if chooses_first:
         return value

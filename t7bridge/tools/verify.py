@@ -776,10 +776,12 @@ class Sides:
             other: the other file.
         """
         conversion = Report(source_format=other.format, target_format="t7")
-        value = plain_value(other, self._attempt(other, "auto"), conversion, WRAPPED)
+        # As `convert` does for a `.t7`: modules become state dicts, and their other data go beside these.
+        value = plain_value(other, self._attempt(other, mode="auto"), conversion, unnamed_data=WRAPPED)
+        # The record in the `.t7` is no part of its value. It keeps strings of metadata, and None: they are not lost.
         has_record = lua.content.has_pt_record
         notes = conversion.notes
-        if has_record:  # it keeps strings of metadata, and None, so that these are not lost
+        if has_record:
             notes = [note for note in notes if note.code != "metadata"]
         for nested in (False, True):
             tree = to_lua(value, nested=nested, limits=self.limits)

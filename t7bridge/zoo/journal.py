@@ -489,17 +489,20 @@ class Journal:
         self._database.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
 
     def fresh(self) -> Iterator[Fresh]:
-        """Yield the marked inputs, by name."""
+        """Yield the inputs that `mark_fresh` has marked, which gives them a format, by name.
+
+        Changes of `files` meanwhile do not matter, but for what is said of inputs that are still to come.
+        """
         of_input = "inputs.place, inputs.bytes, inputs.stamp, inputs.claimed"
         columns = f"{of_input}, inputs.format, inputs.reason, files.number, files.output, files.ours"
         joined = "LEFT JOIN files ON files.name = inputs.name"
         rows = self._by_name(columns, "inputs", "format IS NOT NULL", joined)
         for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
-            # A new input has no line in `files`, whose columns are null then.
+            # A new input has no line in `files`, whose columns are null then. Numbers of lines begin at 1.
             yield Fresh(
-                record=_input(name, place, size, stamp, claimed),
+                record=_input(name, place, size, stamp, claimed),  # decodes the name and place
                 format=kind,
-                reason=reason,
+                reason=reason,  # our own words, which need no decoding
                 number=number or 0,
                 output=_text_from_sqlite(output or ""),
                 ours=bool(ours),

@@ -280,14 +280,15 @@ def make_plan(
     plan = RunPlan()
     journal.list_inputs(find_inputs(sources, folder.place, include, plan.left_out))
     names = OutputNames(journal, settings.suffix_of_output)
-    for batch in batches(journal.inputs()):
+    for batch in batches(journal.inputs()):  # marks the inputs to convert, which `journal.fresh` yields
         _compare_with_records(batch, journal, names, folder, settings, plan, retry_failed)
     plan.gone = journal.mark_gone()
     if names.has_wanted_names:  # otherwise no name is chosen
-        for output in journal.outputs():
+        for output in journal.outputs():  # those of gone inputs, too: these files are still there
             names.reserve(output)
+    # An input that failed as a foreign file was in the way is retried by comparing both; `force` replaces the file.
     existing = _ExistingFiles(journal, folder, settings, compares_foreign=retry_failed, force=force)
-    for fresh_inputs in batches(journal.fresh()):
+    for fresh_inputs in batches(journal.fresh()):  # storing their records leaves them marked
         for fresh in fresh_inputs:
             _plan_one(fresh, names, settings, existing)
         journal.store(fresh.record for fresh in fresh_inputs)

@@ -223,7 +223,9 @@ def _start_workers(
 
 
 def _settings(request: Zoo) -> Settings:
-    """Return the settings of each conversion, without options that have their defaults.
+    """Return the settings of each conversion, with the output folder as it was given: the caller makes it absolute.
+
+    Options with their default are absent: a journal of a release without such an option has the same settings, too.
 
     Raises:
         ModelError: an option does not apply, or excludes another.
@@ -247,7 +249,8 @@ def _settings(request: Zoo) -> Settings:
         options=options,
         limits=request.limits,
         memory=byte_count(request.memory) if request.memory else None,
-        flush=request.engine != "local",  # on other machines
+        # The run flushes what local workers wrote, all at once; other machines flush each output themselves.
+        flush=request.engine != "local",
     )
 
 

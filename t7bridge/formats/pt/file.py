@@ -131,19 +131,20 @@ class PtReader:
         head = self.source.read(self._start, HEAD_BYTES)
         signature = identify(head)
         kind = signature.kind if signature else ""
-        # Their readers look for members from the beginning, or from the end, of the whole file.
+        # Readers of archives look for members from the beginning, or from the end, of the whole file.
         if self._start and kind in ("zip", "tar"):
             raise UnsupportedError("is in the middle of a file object", hint="Give the part as bytes.")
         if kind == "zip":
             self._archive = _submodule("archive").PtArchive(self._origin)
             return self._kind_of_zip(self._archive)
         if kind == "tar":
+            # `refuse_two_formats` would refuse any tar archive: this may be one, but no zip archive.
             if ends_as_zip(self.source):
                 refuse_two_formats(self.source, title=signature.title if signature else "")
             return "tar"
         # Pickles of old protocols have no signature, only first bytes that few other files have.
         if kind == "pickle" or (not kind and head and head[:1] in _OLD_PICKLES):
-            refuse_two_formats(self.source, self._start, "a pickle")
+            refuse_two_formats(self.source, self._start, title="a pickle")
             is_legacy = _submodule("streams").is_legacy(self.source, self._start, self._origin.limits)
             return "legacy" if is_legacy else "pickle"
         raise _unknown_format(head)

@@ -247,7 +247,7 @@ class BinaryInput(Window):
             if not missing or not self._read_scalar(keys, values):
                 return
 
-    def _require_scalar(self, tag: int) -> None:
+    def _require_rest_of_scalar(self, tag: int) -> None:
         """Check that the rest of a scalar is in the file after its tag, which was read; of a string its length.
 
         The position is at the tag meanwhile, so that errors state the whole scalar: tag and rest.

@@ -346,10 +346,11 @@ class Window:
 
         Raises:
             CorruptError: it is a boolean or a key that Lua does not have.
+            TruncatedError: the file ends before it does.
         """
         start = self.position
         tag = self.read_int(self.entry)
-        self._require_scalar(tag)
+        self._require_rest_of_scalar(tag)  # nothing after the tag of an object
         item: Any = None
         if tag == NUMBER:
             item = self.read_double()
@@ -384,5 +385,8 @@ class Window:
             raise self.no_boolean(number, offset)
         return number == 1
 
-    def _require_scalar(self, tag: int) -> None:
-        """Check that the rest of a scalar can follow its tag, which was read; text is checked as it is read."""
+    def _require_rest_of_scalar(self, tag: int) -> None:
+        """Check that the rest of a scalar is in the file after its tag, which was read; text is checked as it is read.
+
+        Tags of other values are not checked.
+        """

@@ -162,8 +162,8 @@ class SpatialNormalization(nn.Module):
     and divides by the deviation there.
 
     Args:
-        kernel_shapes: of the weights around a position: one kernel, or two applied one
-            after the other.
+        kernel_shapes: height and width of the weights around a position: of one
+            kernel, or of the row and the column of a separable one, applied in turn.
         threshold: the smallest deviation; `None` for the mean deviation of the image,
             at least 0.001.
 
@@ -174,8 +174,10 @@ class SpatialNormalization(nn.Module):
     def __init__(
         self, *kernel_shapes: tuple[int, int], threshold: float | None = None
     ) -> None:
+        """Make kernels of zeros, which are loaded; a threshold of `None` is that of
+        each image.
+        """
         super().__init__()
-        # Two of a separable kernel, of which Lua has a list: its row and its column.
         self.names = ["kernel", "kernel2"][: len(kernel_shapes)]
         self.threshold = threshold
         for name, shape in zip(self.names, kernel_shapes):

@@ -734,20 +734,20 @@ class Search:
             gates: the sums of the gates, by letter.
         """
         is_continued = self._continues(value, binding, gates)
-        if is_continued is not None:  # the value is the output of a cell
+        if is_continued is not None:  # the value is the output of a cell: this one's last step, or another layer
             return _CERTAIN if is_continued else _POSSIBLE
+        # What the cell takes as its state, by the letter of the new state.
         states = {"H": value}
-        """What the cell takes as its state, by the letter of the new state."""
         if "c" in binding.values:
             states["C"] = binding.values["c"]
+        # For each state: its place among the inputs, and the place of the new state among the outputs.
         places: list[tuple[int, int | None]] = []
-        """Of each state that among the inputs, and that of the new one among the outputs, `None` without one."""
         for letter, state in states.items():
             input_place = self._place_among_inputs(state)
             if input_place is None:
                 return _UNLIKELY
             output_place = self._place_among_outputs(binding.nodes[letter])
-            # That the cell state is carried over does not tell which of the two values is the last output.
+            # That h is carried over is enough, whatever c is; that c is does not tell which of the two values is h.
             if letter == "H" and (input_place, output_place) in self._carried_over:
                 return _SHOWN_BY_GRAPH
             places.append((input_place, output_place))
@@ -1042,13 +1042,13 @@ def _pieces_of_layers(cell: Cell, gates: Mapping[str, _Gate], x: Poly, size: int
     pieces: list[Piece] = []
     for letter, name in cell.layers.items():
         gate = gates[letter]
+        _check_gate(letter, gate, (x,), size)  # then it multiplies x
         matrix = gate.products[x]
-        _check_gate(letter, gate, (x,), size)
         if matrix.size != (size, size) or gate.peepholes:
             raise _NotACell(f"the {GATE_WORDS[letter]} is not a layer of as many outputs as inputs")
         is_negated = letter in cell.negated
         pieces.append(_piece(matrix, f"{name}.weight", first_row=0, negated=is_negated))
-        for vector in gate.vectors:
+        for vector in gate.vectors:  # one or none: the caller refuses more
             pieces.append(_piece(vector, f"{name}.bias", first_row=0, negated=is_negated))
     return pieces
 

@@ -207,7 +207,7 @@ def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = F
     """Return the fields of an nn.Copy from one type of tensors to another, `torch.LongTensor`.
 
     `force_copy` is not stored: it only matters where both types are equal. With `dont_cast`, the layer keeps its types
-    when the model is cast to another.
+    when the model is cast to another. Without it, the target is the type of the model: any layer has such an output.
     """
     fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
     if dont_cast:

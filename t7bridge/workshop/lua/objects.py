@@ -73,12 +73,14 @@ class ObjectMaker:
         return obj
 
     def _new_object(self, layer: LuaLayer) -> TorchObject:
-        """Return an object as its constructor leaves it, without weights and children.
+        """Return an object with the fields that its constructor sets, without weights and children.
 
-        Its fields are in the order in which the constructor sets them.
+        The order of the fields is ours: Lua's tables have none.
         """
         fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
-        if layer.name == "nn.gModule":  # its constructor removes the output and the gradient
+        # The constructor of a graph removes the output and the gradient. `_make_gmodule` sets its other fields, which
+        # are made of its nodes; `CLASSES` has only what is made of arguments.
+        if layer.name == "nn.gModule":
             return TorchObject(layer.name, version=1, fields=fields)
         fields["output"] = Tensor(self.element, None)
         fields["gradInput"] = Tensor(self.element, None)

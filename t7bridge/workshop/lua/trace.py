@@ -191,9 +191,9 @@ def _trace_module(
         # If no source but PyTorch's reads the mode, the graph of training need not be made and compared.
         evaluated: Computation | None = None
         if has_modes and readers:
-            evaluated = computation_of(exported)  # of the operations that the source calls, which are rewritten now
+            evaluated = computation_of(exported)  # first: reading the program rewrites its operations
         program = _read_functional(exported, module, operations, inputs)
-    if has_modes:
+    if has_modes:  # without the graph of evaluation, only layers that `train()` leaves in evaluation are noted
         program.notes += notes_on_modes(module, inputs, evaluated)
     for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
@@ -327,7 +327,10 @@ def _held_value(spec: Any, exported: ExportedProgram) -> Any:
 
 
 def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[Any, str]) -> set[str]:
-    """Add the weights of a frozen script module, which are constants of its code: `constants.0`, as in its file.
+    """Add the weights of a frozen script module, which are constants of its code, under the keys `constants.N`.
+
+    N counts all tensors that the program holds, tied ones once, in the order of its inputs, as `convert` counts those
+    of the file in the order of its constants.
 
     Args:
         program: receives the weights in its state dict.
@@ -337,11 +340,12 @@ def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[
     Returns:
         The keys of the weights, which count as parameters.
     """
+    # Inputs of the user have no target.
     values = [_held_value(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
     tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
     weights = set()
     for number, (identity, tensor) in enumerate(tensors.items()):
-        # Numbers, such as a factor, stay constants.
+        # Numbers, such as a factor, stay constants, and so do whole numbers and masks, which Lua's layers cannot hold.
         if identity not in keys and tensor.is_floating_point() and tensor.dim():
             key = f"constants.{number}"
             keys[identity] = key

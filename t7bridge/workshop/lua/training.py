@@ -134,7 +134,7 @@ def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Comput
     Args:
         module: in evaluation mode, in which it is left.
         inputs: the example inputs.
-        evaluated: what it computes in that mode; `None` if training cannot differ.
+        evaluated: what it computes in that mode; `None` if training cannot differ, so that it is not traced.
     """
     # A module may override `train` to leave some of its layers in evaluation: its own `train` is asked, and undone.
     module.train()

@@ -143,16 +143,17 @@ def _class_of(shapes: Mapping[str, Shape], simplify: Callable[[Shape], Any] = tu
 
 
 def _bare(part: Part) -> Class:
-    """Return a class that omits tensors that a module of the same kind may lack.
+    """Return a class that omits tensors that a module of the same kind may lack; kernels are compared as matrices.
 
-    That is a bias, or, if the weight is a vector as in a normalization, the statistics.
+    Where the weight has several dimensions, that is the bias; where it is a vector, of a normalization, the statistics:
+    its bias comes with its weight.
     """
     needed = _needed(part)
     weight = needed.get("weight")
     if weight is not None:
         lacks = ("bias",) if len(weight) > 1 else ("running_mean", "running_var")
         needed = {name: shape for name, shape in needed.items() if name not in lacks}
-    return _class_of(needed, _matrix)
+    return _class_of(needed, simplify=_matrix)  # as at the level before, which `_bare` loosens
 
 
 def _nameless(part: Part) -> Class:

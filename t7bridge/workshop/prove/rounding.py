@@ -209,13 +209,13 @@ def measure(
 
 
 def _deviation(in_file: torch.Tensor, error: torch.Tensor, expected: torch.Tensor, factor: float) -> Deviation:
-    """Return the numbers of a comparison, of finite elements.
+    """Return the numbers of a comparison, of finite elements; rounding explains an excess of up to 1.
 
     Args:
         in_file: what Lua computed.
-        error: how far it is from what was computed here.
-        expected: see `measure`.
-        factor: see `measure`.
+        error: how far it is from what was computed here, with its sign.
+        expected: the error that rounding makes at each element, as a standard deviation above 0.
+        factor: of the limit, which is `HEADROOM` of these deviations.
     """
     max_abs = _largest(error)
     max_rel = _ratio(max_abs, _largest(in_file))

@@ -847,16 +847,17 @@ def _call_and_graph(run: Run, layer: Layer) -> tuple[Call, GraphSpec | None] | N
     if module is None:
         return None
     try:
+        # No shapes are known of tensors of its own: only rules of layers ask for these.
         call = module(Lua(run.obj, path="", defaults=layer.defaults, shapes={}))
         is_graph = traits_of(call.target).is_graph
         return call, graph_spec(run.obj, path="") if is_graph else None
     except NotMappedError:
         # With these fields PyTorch has no such module, or the nodes of its graph are not in the file.
         return None
-    except ModelError as error:
+    except ModelError as error:  # the registry's rule for this class read the fields, and refuses them
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
         return None
-    except FLOW_ERRORS:
+    except FLOW_ERRORS:  # the rule fails at damaged fields, before it could refuse them
         return None
 
 

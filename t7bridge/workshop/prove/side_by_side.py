@@ -487,19 +487,22 @@ class RecordedPass:
     def _end(self, layer: nn.Module, args: Any, output: Any) -> Any:
         """Record what a layer returned, in the last of `calls`, which `_begin` has added; a hook after `forward`.
 
+        It is registered with `always_call`, and so runs after an error, too.
+
         Args:
             layer: the layer.
             args: its positional arguments, which are not used.
-            output: what it returned; `None` if it raised an error.
+            output: what it returned; `None` if that is nothing, or it raised an error.
 
         Returns:
-            The output as leaves of autograd's graph, from which the model goes on; `None` if it stays.
+            What the model goes on with; `None` if the output stays. Autograd's graph begins there anew, so that
+            `_origin` finds for later values from which calls they come.
         """
         self._depth -= 1
         if self._depth > 0:
             return None  # a part of a layer with weights
         if output is None:
-            # It raised an error, which the model may catch.
+            # The model may catch the error. There is nothing to compare: the call does not count.
             self.calls.pop()
             return None
         tensors = _floats(output)

@@ -745,8 +745,12 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
 
 
 def _plain_array(array: NumpyArray, naming: Naming) -> Form:
-    """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are."""
-    if isinstance(array.data, list):  # Python objects; their shape is dropped
+    """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are.
+
+    A list has the elements of all dimensions in one row. As in any form, what is inside a list or a dict is written
+    by its own form later.
+    """
+    if isinstance(array.data, list):  # Python objects
         return list(array.data)
     texts = text_items(array)
     if texts is not None:
@@ -754,9 +758,9 @@ def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     element = NUMPY_ELEMENTS.get(array.dtype.code)
     if element is not None:
         tensor = tensor_of_array(array, element, device="cpu")
-        if tensor is not None:
+        if tensor is not None:  # `None`: its data are not bytes, which are then written as they are
             return form_of(tensor, naming)
-    # Dates and records: tensors cannot have such elements.
+    # Dates and records, of which there are no tensors.
     dtype = array.dtype.order + array.dtype.code
     return {"__class__": array.cls, "dtype": dtype, "shape": array.shape, "data": array.data}
 
