@@ -262,13 +262,20 @@ class _Builder(Rebuilder):
     def _object(self, value: dict[Any, Any], path: Path) -> Fill | None:
         """Return the object or table, to be filled, of which `as_tree` made a dict; `None` if it is another dict.
 
+        `as_tree` makes these dicts, of which any file may have similar ones:
+
+        - of a table whose keys a dict cannot have: `__class__` is "table", and `pairs` a list of [key, value];
+        - of a `tds.Vec`: `__class__`, `__version__` and the list `items`;
+        - of a `tds.Hash` or an object: `__class__`, `__version__` and the entries.
+
         Args:
             value: a dict with the key `__class__`.
             path: of it.
         """
         name = value["__class__"]
         if name == "table" and value.keys() == {"__class__", "pairs"}:
-            return _table_of_pairs(value["pairs"])
+            pairs = value["pairs"]
+            return _table_of_pairs(pairs) if _are_pairs(pairs) else None
         # A version of `None` is that of a file without versions; a dict without the key is no object.
         has_version = "__version__" in value and isinstance(value["__version__"], (int, type(None)))
         # What a class wrote beside its fields is not in a form that can be written again.
@@ -276,8 +283,10 @@ class _Builder(Rebuilder):
             return None
         version = value["__version__"]
         if name in _VECTOR_CLASSES:
+            if value.keys() != {"__class__", "__version__", "items"} or not isinstance(value["items"], list):
+                return None  # a vector could not hold all of it
             vector = TdsVec(lua_class=name, version=version)
-            elements = fill_list(value.get("items", []))
+            elements = fill_list(value["items"])
             vector.elements = elements.value
             return Fill(vector, elements.parts)
         fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
@@ -458,6 +467,20 @@ class _Builder(Rebuilder):
 _VECTOR_CLASSES = ("tds.Vec",)
 _HASH_CLASSES = ("tds.Hash", "tds_hash")
 """The names in a `.t7` of the collections of the package tds."""
+
+
+def _are_pairs(pairs: Any) -> bool:
+    """Return whether a value is a list of lists of a key and a value that a table can have: not nil, nor NaN as key."""
+    if not isinstance(pairs, list):
+        return False
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            return False
+        key, item = pair
+        is_nan = isinstance(key, float) and key != key
+        if key is None or is_nan or item is None:
+            return False
+    return True
 
 
 def _table_of_pairs(pairs: list[list[Any]]) -> Fill:

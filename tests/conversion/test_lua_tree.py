@@ -12,8 +12,9 @@ import torch
 from helpers import description, read, written
 from pt_helpers import saved, torch_type
 
-from t7bridge import PtReader, Storage, Table, Tensor, TorchObject
+from t7bridge import PtReader, Storage, Table, TdsVec, Tensor, TorchObject
 from t7bridge.conversion import LuaTree, to_lua
+from t7bridge.conversion.tree import as_tree
 from t7bridge.errors import CorruptError, UnsupportedError
 from t7bridge.graph import (
     ELEMENT_TYPES,
@@ -439,6 +440,33 @@ def test_objects_of_lua_stay_what_they_are() -> None:
     """A Lua object inside Python's builtins is in the tree unchanged."""
     module = TorchObject("nn.Identity")
     assert to_lua({"net": module}).value["net"] is module
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"__class__": "tds.Vec", "__version__": 0, "items": [1.0], "weight": 2.0},
+        {"__class__": "tds.Vec", "__version__": 0, "items": 5.0},
+        {"__class__": "tds.Vec", "__version__": 0},
+        {"__class__": "table", "pairs": 5.0},
+        {"__class__": "table", "pairs": [[1.0]]},
+        {"__class__": "table", "pairs": ["ab"]},
+        {"__class__": "table", "pairs": [[None, 1.0]]},
+        {"__class__": "table", "pairs": [[math.nan, 1.0]]},
+    ],
+    ids=repr,
+)
+def test_dicts_that_look_like_those_of_lua_values(value: dict[str, Any]) -> None:
+    """What no vector or table can hold stays a table with all of the dict's entries."""
+    found = to_lua(value, objects=True).value
+    assert description(read(written(found))) == description(read(written(to_lua(value).value)))
+    assert len(found) == len(value)
+
+
+def test_vectors_and_tables_that_were_dicts() -> None:
+    """Dicts of vectors, and of tables whose keys no dict has, become these again."""
+    for value in (TdsVec([1.0, b"x"]), Table.of([(True, 1.0), (1, 2.0)])):
+        assert description(to_lua(as_tree(value), objects=True).value) == description(value)
 
 
 @pytest.mark.slow
