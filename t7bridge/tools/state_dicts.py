@@ -23,7 +23,7 @@ from ..io.platform import require_torch
 from ..io.source import Readable
 from ..limits import DEFAULT_LIMITS, Limits
 from ..report import Report
-from ..text import listed
+from ..text import listed, printable
 
 if TYPE_CHECKING:
     import torch
@@ -136,12 +136,17 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
         limits: resource limits.
 
     Raises:
-        ModelError: there are none.
+        ModelError: there are none, or two get one key.
     """
     if isinstance(state, Tensor):
         raise ModelError("is a tensor, not a state dict", hint="Name what holds it.")
     flat = flatten(state, limits)
-    tensors = OrderedDict((".".join(name), tensor) for name, tensor in flat.tensors.items())
+    tensors: OrderedDict[str, Tensor] = OrderedDict()
+    for name, tensor in flat.tensors.items():
+        key = ".".join(name)
+        if key in tensors:  # a key with a dot, and keys of a dict inside: `a.b`, and `b` in `a`
+            raise ModelError(f"two tensors have the key {printable(key)}", hint="Name what holds one of them.")
+        tensors[key] = tensor
     if not tensors:
         raise ModelError("holds no tensors")
     others = [".".join(name) for name, _ in flat.scalars]

@@ -495,7 +495,9 @@ def shared_of(blocks: list[Block]) -> list[str]:
         if block.mark == "again":
             owner = block.owner  # the same module
         else:
-            owner, _, _weight = block.owner.rpartition(".")  # another layer, by the key of the tensor that they share
+            # Another layer, by the key of the tensor that they share; a tensor of the whole has no layer.
+            layer, _, _weight = block.owner.rpartition(".")
+            owner = layer or block.owner
         texts.append(f"{key} = {owner}")
     return texts
 

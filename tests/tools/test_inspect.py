@@ -111,6 +111,13 @@ def test_declared_rules_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(run) == 1
 
 
+def test_sharing_with_a_tensor_of_the_whole(tmp_path: Path) -> None:
+    """A layer that shares a tensor that no layer has is listed with the tensor's key."""
+    weight = torch.ones(2, 2)
+    torch.save({"weight": weight, "sub.weight": weight}, tmp_path / "a.pt")
+    assert t7bridge.inspect(tmp_path / "a.pt").header["shared"] == "1: sub = weight"
+
+
 def test_header_answers(tmp_path: Path) -> None:
     """Input, output, parameters, skips, branches and sharing are in the header, and a guess is marked as one."""
     expected = {

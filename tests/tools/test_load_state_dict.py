@@ -166,6 +166,15 @@ def test_names(tmp_path: Path) -> None:
         t7bridge.load_state_dict(tmp_path / "in.pt", strip=["module"])
 
 
+def test_two_tensors_with_one_key(tmp_path: Path) -> None:
+    """Neither replaces the other without a word."""
+    path = tmp_path / "a.pt"
+    torch.save({"net": {"a.b": torch.zeros(2), "a": {"b": torch.ones(3)}, "w": torch.ones(1)}}, path)
+    with pytest.raises(ModelError, match=r"two tensors have the key a\.b"):
+        t7bridge.load_state_dict(path, at="root.net")
+    assert t7bridge.load_state_dict(path, at="root.net.a")["b"].tolist() == [1, 1, 1]
+
+
 def test_what_is_no_tensor_is_said(tmp_path: Path) -> None:
     """It is left out with a warning at the line of the caller."""
     torch.save({**nn.Linear(1, 2).state_dict(), "epoch": 3}, tmp_path / "in.pt")
