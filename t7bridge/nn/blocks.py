@@ -459,7 +459,7 @@ class _Sketcher:
         if id(spec) in self._drawn:
             block.same = self._drawn[id(spec)]
             block.mark = "again"
-            block.lines = [f"the same as {block.same or 'the whole'}"]
+            block.lines = [f"the same as {block.same}"]
             return block
         self._drawn[id(spec)] = key
         block.kind = _kind_of(spec)

@@ -254,7 +254,7 @@ def _node(
     Args:
         block: the block.
         numbers: identity of a block → its number among all blocks of the graph.
-        keys: key of a module → the number of its block.
+        keys: key of a module → the number of its block; of every block that others refer to as `same`.
         folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
     """
@@ -266,7 +266,7 @@ def _node(
         **_facts(block, statistics),
     }
     if block.mark == "again":
-        node["same_as"] = keys.get(block.same, 0)
+        node["same_as"] = keys[block.same]
     if block.inside:
         inside = [numbers[id(inner)] for inner in block.inside]
         node["children"] = inside
@@ -510,8 +510,8 @@ def _prefix_keys(models: list[DrawnModel]) -> None:
         prefix = model.blocks[0].name
         for block in model.blocks:
             block.key = f"{prefix}.{block.key}" if block.key else prefix
-            if block.mark == "again" and block.same:
-                block.same = f"{prefix}.{block.same}"
+            if block.mark == "again":
+                block.same = f"{prefix}.{block.same}"  # never the whole model: what contains itself is no module
 
 
 def _prefix_in_whole_file(value: Any, path: str) -> str:

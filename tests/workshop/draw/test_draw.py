@@ -297,6 +297,17 @@ def test_shapes_of_several_models_have_their_origin() -> None:
     assert "shapes are a guess from the layers" in drawing.layout().texts
 
 
+def test_modules_again_in_several_models() -> None:
+    """A module that is in a model twice refers to its first place there; one that contains itself is none."""
+    shared = TorchObject("nn.Tanh")
+    in_itself = chain(shared, shared)
+    in_itself["modules"][3] = in_itself
+    drawing = t7bridge.draw(Table.of({"first": chain(shared, shared), "second": in_itself}))
+    nodes = drawing.graph()["nodes"]
+    found = {node["key"]: nodes[node["same_as"]]["key"] for node in nodes if "same_as" in node}
+    assert found == {"first.1": "first.0", "second.1": "second.0"}
+
+
 def residual() -> TorchObject:
     """A block with a skip."""
     return chain(
