@@ -329,8 +329,8 @@ def _held_value(spec: Any, exported: ExportedProgram) -> Any:
 def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[Any, str]) -> set[str]:
     """Add the weights of a frozen script module, which are constants of its code, under the keys `constants.N`.
 
-    N counts all tensors that the program holds, tied ones once, in the order of its inputs, as `convert` counts those
-    of the file in the order of its constants.
+    N counts the tensors that the program holds, tied ones once, in the order of its inputs. That is the number in the
+    file, and in `convert`, unless the file has constants before it that the program does not hold, such as indices.
 
     Args:
         program: receives the weights in its state dict.
