@@ -23,7 +23,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import files
@@ -96,13 +95,29 @@ class Bench:
                     others[_beside(name)] = (target, other, *arguments)
         return commands(runs or self.runs, {**named, **others}, may_fail=set(others))
 
-    def work(self, operation: str, path: Path) -> dict[str, Result]:
-        """Run an operation of `work.py`, as `ours`, and with the other release, as `ours beside`."""
-        results = {"ours": work(sys.executable, operation, path, self.runs)}
+    def work(self, operation: str, path: Path, **others: Callable[[], object]) -> dict[str, Result]:
+        """Run an operation of `work.py`, as `ours`, with the other release, as `ours beside`, and functions, in turns.
+
+        Args:
+            operation: its name.
+            path: the file that it reads.
+            others: functions by name, that run in this process.
+        """
+        pythons = {"ours": Path(sys.executable)}
         if self.beside is not None:
-            with suppress(SystemExit):  # of a release that has no such function
-                results[_beside("ours")] = work(self.beside, operation, path, self.runs)
-        return results
+            pythons[_beside("ours")] = self.beside
+        turns: dict[str, list[Result]] = {name: [] for name in (*pythons, *others)}
+        for _ in range(self.runs):
+            for name, python in list(pythons.items()):
+                try:
+                    turns[name].append(work(python, operation, path))
+                except SystemExit:
+                    if name == "ours":
+                        raise
+                    del pythons[name]  # a release that has no such function
+            for name, result in calls(1, **others).items():
+                turns[name].append(result)
+        return {name: Result.of(results) for name, results in turns.items() if results}
 
     def empty(self) -> None:
         """Remove the files of a part."""
@@ -211,10 +226,12 @@ def loading(bench: Bench) -> Iterator[Row]:
     for name, (make, what) in makers.items():
         path = bench.folder / f"{name}.t7"
         make(path)
-        loaded = bench.work("load", path)
+        known = {}
         if name != "tensors":  # torchfile compares every element of a list with the list, which fails for arrays
-            theirs = calls(bench.runs, torchfile=lambda path=path: torchfile.load(str(path)))["torchfile"]
-            yield faster(f"load {what}", "torchfile", loaded, theirs)
+            known["torchfile"] = lambda path=path: torchfile.load(str(path))
+        loaded = bench.work("load", path, **known)
+        if known:
+            yield faster(f"load {what}", "torchfile", loaded, loaded["torchfile"])
         if bench.lua:
             times = lua_times(bench.lua, path, bench.runs)
             yield faster(f"load {what}", "Lua Torch", loaded, times["load"])
@@ -335,8 +352,10 @@ def verbs(bench: Bench) -> Iterator[Row]:
         diff=(bench.folder / "none", TOOL, "diff", large, converted),
     )
     yield row_of("verify, 560 MB", "diff", results, "verify", "diff")
-    for name in ("load_module", "save_module", "inspect", "module", "draw"):
+    for name in ("load_module", "inspect", "module", "draw"):
         yield growth(bench, name, files.flat_model, 500, f"{name}, 5 000 layers", "500 layers")
+    # PyTorch's exporter takes most of the time.
+    yield growth(bench, "save_module", files.flat_model, 50, "save_module, 500 layers", "50 layers")
     bench.empty()
 
 

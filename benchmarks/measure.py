@@ -27,6 +27,13 @@ class Result:
     cpu_seconds: tuple[float, ...]
     peak_mib: float = 0.0
 
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Result:
+        """Return the runs of several measurements as those of one."""
+        seconds = tuple(one for result in results for one in result.seconds)
+        cpu_seconds = tuple(one for result in results for one in result.cpu_seconds)
+        return cls(seconds, cpu_seconds, max(result.peak_mib for result in results))
+
     @property
     def median(self) -> float:
         """The median of the times, in seconds."""
@@ -92,24 +99,23 @@ def commands(runs: int, named: Mapping[str, Sequence[object]], may_fail: Collect
     return {name: Result(tuple(seconds[name]), tuple(cpu[name]), peaks[name]) for name in candidates}
 
 
-def work(python: str | Path, operation: str, path: Path, runs: int) -> Result:
-    """Run an operation of `work.py` several times in one process.
+def work(python: str | Path, operation: str, path: Path) -> Result:
+    """Run an operation of `work.py` in a process.
 
     Args:
         python: the interpreter, whose t7bridge does it.
         operation: its name.
         path: the file that it reads.
-        runs: how often, after once beforehand.
 
     Raises:
         SystemExit: it fails.
     """
     script = Path(__file__).with_name("work.py")
-    run = subprocess.run([python, script, operation, path, str(runs)], capture_output=True, text=True)
+    run = subprocess.run([python, script, operation, path], capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(f"{operation} fails: {run.stderr[-500:]}")
-    lines = [line.split() for line in run.stdout.splitlines()]
-    return Result(tuple(float(line[0]) for line in lines), tuple(float(line[1]) for line in lines))
+    seconds, cpu_seconds = map(float, run.stdout.split())
+    return Result((seconds,), (cpu_seconds,))
 
 
 def calls(runs: int, **named: Callable[[], object]) -> dict[str, Result]:

@@ -1,7 +1,6 @@
-"""One operation of the t7bridge of this Python: `work.py OPERATION PATH RUNS` prints seconds and processor seconds.
+"""One operation of the t7bridge of this Python: `work.py OPERATION PATH` prints seconds and processor seconds.
 
-A line for each run, after one that is not measured. In a process of its own, so that two releases can be measured in
-turns.
+It runs once beforehand, which is not measured. In a process of its own, so that two releases are measured in turns.
 """
 
 from __future__ import annotations
@@ -30,10 +29,14 @@ def operation_of(name: str, path: Path, folder: Path) -> Callable[[], object]:
         return lambda: t7bridge.load(path, limits=limits)
     if name == "load text":
         return lambda: t7bridge.load(path).storage.array
-    if name in ("save", "save text"):
+    if name == "save":
         value = t7bridge.load(path)
-        layout = t7bridge.T7Layout(encoding="ascii" if name == "save text" else "binary")
-        return lambda: t7bridge.save(value, folder / "saved.t7", force=True, layout=layout)
+        return lambda: t7bridge.save(value, folder / "saved.t7", force=True)
+    if name == "save text":
+        # In memory: the text of a file would be copied.
+        tensor = t7bridge.Tensor.from_numpy(t7bridge.load(path).numpy().copy())
+        layout = t7bridge.T7Layout(encoding="ascii")
+        return lambda: t7bridge.save(tensor, folder / "saved.t7", force=True, layout=layout)
     if name == "load_module":
         return lambda: t7bridge.load_module(path)
     if name == "save_module":
@@ -52,17 +55,17 @@ def operation_of(name: str, path: Path, folder: Path) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Run one operation several times."""
-    name, path, runs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    """Run one operation twice."""
+    name, path = sys.argv[1], Path(sys.argv[2])
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         work = operation_of(name, path, Path(folder))
         work()
-        for _ in range(runs):
-            start = time.perf_counter()
-            used = time.process_time()
-            value = work()
-            print(time.perf_counter() - start, time.process_time() - used)
-            del value
+        start = time.perf_counter()
+        used = time.process_time()
+        value = work()
+        elapsed = time.perf_counter() - start
+        print(elapsed, time.process_time() - used)
+        del value  # after the measurement, as it takes time
 
 
 if __name__ == "__main__":

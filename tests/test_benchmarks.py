@@ -68,10 +68,11 @@ def test_measure(files, tmp_path):
     measure.calls(3, ours=lambda: called.append(1))
     assert len(called) == 4
     files.numbers(tmp_path / "x.t7", 10)
-    times = measure.work(sys.executable, "load", tmp_path / "x.t7", 3)
-    assert len(times.seconds) == len(times.cpu_seconds) == 3
+    times = measure.work(sys.executable, "load", tmp_path / "x.t7")
+    assert len(times.seconds) == len(times.cpu_seconds) == 1
+    assert measure.Result.of([times, times]).seconds == (*times.seconds, *times.seconds)
     with pytest.raises(SystemExit, match="there is no operation new"):
-        measure.work(sys.executable, "new", tmp_path / "x.t7", 3)
+        measure.work(sys.executable, "new", tmp_path / "x.t7")
     del sys.modules["measure"]
 
 
