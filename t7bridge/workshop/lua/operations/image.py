@@ -596,8 +596,9 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
     # All lines along the dimension in an image are equal: the first is a row of the matrix.
-    first_line = replace_axis((0,) * rank, dimension, slice(None))
-    return images.array()[(0, slice(None), *first_line)]
+    channels = images.array()[0]
+    first_line = (slice(None), *replace_axis((0,) * rank, dimension, slice(None)))  # of each channel
+    return channels[first_line]
 
 
 _WIDTH_OF_UNIT_IMAGES = 2
