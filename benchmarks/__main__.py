@@ -23,12 +23,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import files
 import numpy as np
-from attrs import asdict, define
-from measure import Result, calls, commands, work
+from attrs import asdict, define, evolve
+from measure import Result, call, commands, work
 
 TOOL = Path(sys.executable).with_name("t7bridge")
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,34 +96,35 @@ class Bench:
                     others[_beside(name)] = (target, other, *arguments)
         return commands(runs or self.runs, {**named, **others}, may_fail=set(others))
 
-    def work(self, operation: str, path: Path, **others: Callable[[], object]) -> dict[str, Result]:
-        """Run an operation of `work.py`, as `ours`, with the other release, as `ours beside`, and functions, in turns.
+    def work(self, operation: str, path: Path, **others: Callable[[], Result]) -> dict[str, Result]:
+        """Run an operation of `work.py`, as `ours`, and with the other release, as `ours beside`.
 
         Args:
             operation: its name.
             path: the file that it reads.
-            others: functions by name, that run in this process.
+            others: what is measured in turns with it, by name: functions that run something once.
         """
-        pythons = {"ours": Path(sys.executable)}
+        candidates = {"ours": partial(work, sys.executable, operation, path), **others}
         if self.beside is not None:
-            pythons[_beside("ours")] = self.beside
-        turns: dict[str, list[Result]] = {name: [] for name in (*pythons, *others)}
+            candidates[_beside("ours")] = partial(work, self.beside, operation, path)
+        turns: dict[str, list[Result]] = {name: [] for name in candidates}
         for _ in range(self.runs):
-            for name, python in list(pythons.items()):
+            for name, measured in list(candidates.items()):
                 try:
-                    turns[name].append(work(python, operation, path))
+                    turns[name].append(measured())
                 except SystemExit:
-                    if name == "ours":
+                    if name != _beside("ours"):
                         raise
-                    del pythons[name]  # a release that has no such function
-            for name, result in calls(1, **others).items():
-                turns[name].append(result)
-        return {name: Result.of(results) for name, results in turns.items() if results}
+                    del candidates[name]  # a release that has no such function
+        return {name: Result.of(turns[name]) for name in candidates}
 
     def empty(self) -> None:
         """Remove the files of a part."""
         for path in self.folder.iterdir():
-            path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def _beside(name: str) -> str:
@@ -226,11 +228,11 @@ def loading(bench: Bench) -> Iterator[Row]:
     for name, (make, what) in makers.items():
         path = bench.folder / f"{name}.t7"
         make(path)
-        known = {}
+        others = {}
         if name != "tensors":  # torchfile compares every element of a list with the list, which fails for arrays
-            known["torchfile"] = lambda path=path: torchfile.load(str(path))
-        loaded = bench.work("load", path, **known)
-        if known:
+            others["torchfile"] = lambda path=path: call(lambda: torchfile.load(str(path)))
+        loaded = bench.work("load", path, **others)
+        if others:
             yield faster(f"load {what}", "torchfile", loaded, loaded["torchfile"])
         if bench.lua:
             times = lua_times(bench.lua, path, bench.runs)
@@ -297,7 +299,6 @@ def starting(bench: Bench) -> Iterator[Row]:
     opened = bench.work("load", huge)
     ours = opened["ours"]
     yield Row("load a file of 10 GB", "50 ms", ours.median / 0.05, ours.cpu / 0.05, beside=beside_of(opened, "ours"))
-    shutil.rmtree(folder / "module")
     bench.empty()
 
 
@@ -337,8 +338,7 @@ def growth(bench: Bench, operation: str, make: Callable[[Path, int], None], coun
     once, tenfold = bench.folder / "once.t7", bench.folder / "tenfold.t7"
     make(once, count)
     make(tenfold, 10 * count)
-    results = bench.work(operation, tenfold)
-    results["once"] = bench.work(operation, once)["ours"]
+    results = bench.work(operation, tenfold, once=partial(work, sys.executable, operation, once))
     return row_of(what, against, results, "ours", "once")
 
 
@@ -430,7 +430,7 @@ def table(rows: list[Row]) -> str:
     head = ["what", "against", "ratio", "of CPU time", "peak memory"]
     lines = ["| --- | --- | ---: | ---: | ---: |"]
     if has_other:
-        head.append("CPU time, other release = 1")
+        head.append("CPU time of the other release = 1")
         lines[0] += " ---: |"
     for row in rows:
         memory = f"{row.peak_mib:.0f} MiB" if row.peak_mib else ""
@@ -439,6 +439,17 @@ def table(rows: list[Row]) -> str:
             cells.append("" if row.beside is None else f"{row.beside:.2f}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([f"| {' | '.join(head)} |", *lines])
+
+
+def front(rows: list[Row]) -> list[Row]:
+    """Return the rows that README shows, which leave out the other release."""
+    return [evolve(row, beside=None) for row in rows if (row.what, row.against) in FRONT]
+
+
+def version_of(python: Path) -> str:
+    """Return the version of t7bridge in the environment of a Python."""
+    command = [python, "-c", "import t7bridge; print(t7bridge.__version__)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 _BEGIN, _END = "<!-- benchmarks -->\n", "<!-- end of benchmarks -->\n"
@@ -479,11 +490,12 @@ def main() -> None:
     Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     head = f"Medians of {options.runs} runs of commit {commit or 'unknown'} on {about['day']}, {about['machine']}, "
     head += f"load average {load:.1f}."
-    text = f"{head}\n\n{table(rows)}\n"
+    other = f" The other release: {version_of(options.beside)}." if options.beside else ""
+    text = f"{head}{other}\n\n{table(rows)}\n"
     print(text, end="")
     if options.write:
         insert(ROOT / "docs/performance.md", text)
-        insert(ROOT / "README.md", f"{head}\n\n{table([row for row in rows if (row.what, row.against) in FRONT])}\n")
+        insert(ROOT / "README.md", f"{head}\n\n{table(front(rows))}\n")
 
 
 if __name__ == "__main__":

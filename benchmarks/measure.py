@@ -118,17 +118,13 @@ def work(python: str | Path, operation: str, path: Path) -> Result:
     return Result((seconds,), (cpu_seconds,))
 
 
-def calls(runs: int, **named: Callable[[], object]) -> dict[str, Result]:
-    """Call functions alternately, each once beforehand."""
-    seconds: dict[str, list[float]] = {name: [] for name in named}
-    cpu: dict[str, list[float]] = {name: [] for name in named}
-    for function in named.values():
-        function()
-    for _ in range(runs):
-        for name, function in named.items():
-            start, used = time.perf_counter(), time.process_time()
-            value = function()
-            seconds[name].append(time.perf_counter() - start)
-            cpu[name].append(time.process_time() - used)
-            del value
-    return {name: Result(tuple(seconds[name]), tuple(cpu[name])) for name in named}
+def call(function: Callable[[], object]) -> Result:
+    """Run a function in this process, once beforehand and once."""
+    function()
+    start = time.perf_counter()
+    used = time.process_time()
+    value = function()
+    elapsed = time.perf_counter() - start
+    result = Result((elapsed,), (time.process_time() - used,))
+    del value  # after the measurement, as it takes time
+    return result

@@ -65,8 +65,9 @@ def test_measure(files, tmp_path):
     with pytest.raises(SystemExit, match="bad fails"):
         measure.commands(1, {"bad": bad})
     called = []
-    measure.calls(3, ours=lambda: called.append(1))
-    assert len(called) == 4
+    measured = measure.call(lambda: called.append(1))
+    assert len(called) == 2
+    assert len(measured.seconds) == len(measured.cpu_seconds) == 1
     files.numbers(tmp_path / "x.t7", 10)
     times = measure.work(sys.executable, "load", tmp_path / "x.t7")
     assert len(times.seconds) == len(times.cpu_seconds) == 1
@@ -97,6 +98,9 @@ def test_table_in_the_readme(files, tmp_path):
     ]
     assert len(rows) == len(program.FRONT)
     assert all(line in whole for line in rows)
+    other = program.Row(*next(iter(program.FRONT)), 1.0, 1.25, 22.4, 0.5)
+    assert program.table([other]).endswith(" 22 MiB | 0.50 |")
+    assert program.table(program.front([other, program.Row("x", "cp", 1.0, 1.0)])).endswith(" 1.25 | 22 MiB |")
     page.write_text("nothing")
     with pytest.raises(SystemExit, match="has no lines"):
         program.insert(page, text)
