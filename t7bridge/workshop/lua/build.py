@@ -279,8 +279,8 @@ class Builder(Emitter):
         """
         if self.dtype == "bool":
             return int(as_number(number) != 0)
-        has_fraction = isinstance(number, float) and isfinite(number)
-        if has_fraction and self.dtype.startswith(("int", "uint")):
+        is_integer = self.dtype.startswith(("int", "uint"))
+        if is_integer and isinstance(number, float) and isfinite(number):
             return int(number)
         return number
 

@@ -186,10 +186,13 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
         exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
     except Exception:  # the user's code may raise any
         return None
+    environment = environment_of(exported)
+    if environment is None:  # no extent is open
+        return exported
+    sizes = Sizes(example=example_of(exported, environment, inputs))
+    sizes.conditions += conditions_of(exported, environment, sizes, is_ours=True)
     # A branch for a batch of one is not in the graph of two examples: the example itself then breaks a condition.
-    if not sizes_of(exported, inputs, is_ours=True).holds():
-        return None
-    return exported
+    return exported if sizes.holds() else None
 
 
 def _as_batch_of_two(value: Any) -> Any:
@@ -357,29 +360,6 @@ _READ_BY_USER = "relations_read_by_user"
 """Attribute of an environment of symbols: texts of the relations that the user's code reads, and of their opposites."""
 
 
-def sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...], is_ours: bool) -> Sizes:
-    """Return the symbols of a program with their values in the example, and the conditions of its source.
-
-    Args:
-        exported: the program.
-        inputs: the example, whose sizes may be others than those of the trace; none for a program of the user that is
-            not traced again.
-        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
-    """
-    sizes = Sizes()
-    environment = environment_of(exported)
-    if environment is None:
-        return sizes
-    # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
-    for extent, size in _sizes_of_open_extents(exported, inputs):
-        if extent.node.expr.is_Symbol and size is not None:
-            sizes.example.setdefault(extent.node.expr, int(size))
-    for symbol, size in _sizes_in_trace(environment).items():
-        sizes.example.setdefault(symbol, int(size))
-    sizes.conditions += conditions_of(exported, environment, sizes, is_ours)
-    return sizes
-
-
 def environment_of(exported: ExportedProgram) -> Any:
     """Return PyTorch's `ShapeEnv`, which all open extents of a program's inputs have in common; `None` if none is open.
 
@@ -394,6 +374,25 @@ def environment_of(exported: ExportedProgram) -> Any:
     return None
 
 
+def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, ...]) -> dict[Any, int]:
+    """Return the values of the symbols of a program in the example.
+
+    Args:
+        exported: the program.
+        environment: see `environment_of`.
+        inputs: the example, whose sizes may be others than those of the trace; none for a program of the user that is
+            not traced again.
+    """
+    values: dict[Any, int] = {}
+    # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
+    for extent, size in _sizes_of_open_extents(exported, inputs):
+        if extent.node.expr.is_Symbol and size is not None:
+            values.setdefault(extent.node.expr, int(size))
+    for symbol, size in _sizes_in_trace(environment).items():
+        values.setdefault(symbol, int(size))
+    return values
+
+
 def conditions_of(exported: ExportedProgram, environment: Any, sizes: Sizes, is_ours: bool) -> list[Any]:
     """Return the conditions of the source of a program, as relations of symbols.
 
@@ -401,7 +400,7 @@ def conditions_of(exported: ExportedProgram, environment: Any, sizes: Sizes, is_
         exported: the program.
         environment: see `environment_of`.
         sizes: has the symbols in its `example`.
-        is_ours: see `sizes_of`.
+        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
     """
     conditions = _conditions(environment)
     if not is_ours:  # ours are exported without ranges

@@ -23,10 +23,10 @@ from .exporting import (
     copy_for_evaluation,
     copy_program,
     environment_of,
+    example_of,
     export_module,
     has_fixed_examples,
     open_sizes,
-    sizes_of,
 )
 from .functional import decompose, make_functional, operation_of
 from .sizes import Extent, Shape, Sizes
@@ -231,9 +231,10 @@ def _program_of(
     """
     is_ours = module is not None
     program = Program()
-    # Before anything is read: shapes become `Extent`s of these symbols.
-    program.sizes.example.update(sizes_of(exported, inputs, is_ours).example)
     environment = environment_of(exported)
+    # Before anything is read: shapes become `Extent`s of these symbols.
+    if environment is not None:
+        program.sizes.example.update(example_of(exported, environment, inputs))
     # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     keys = _add_state(program, state)

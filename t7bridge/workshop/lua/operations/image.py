@@ -589,19 +589,16 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
     args = {**b.call.args, "input": b.constant(_unit_images(rank, dimension, extent))}
     # The other dimensions keep their size.
     if args["scale_factors"]:
-        factors = [1.0] * rank
-        factors[dimension] = args["scale_factors"][dimension]
-        args["scale_factors"] = factors
+        args["scale_factors"] = replace_axis((1.0,) * rank, dimension, args["scale_factors"][dimension])
     else:
-        sizes = [_WIDTH_OF_UNIT_IMAGES] * rank
-        sizes[dimension] = new_sizes[dimension]
-        args["output_size"] = sizes
+        args["output_size"] = replace_axis((_WIDTH_OF_UNIT_IMAGES,) * rank, dimension, new_sizes[dimension])
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
     # All lines along the dimension in an image are equal: the first is a row of the matrix.
-    of_channels = np.moveaxis(images.array()[0], 1 + dimension, 1)
-    return of_channels.reshape(*of_channels.shape[:2], -1)[:, :, 0]
+    channels = images.array()[0]
+    first_line = (slice(None), *replace_axis((0,) * rank, dimension, slice(None)))  # of each channel
+    return channels[first_line]
 
 
 _WIDTH_OF_UNIT_IMAGES = 2
@@ -616,11 +613,8 @@ def _unit_images(rank: int, dimension: int, extent: int) -> Any:
         dimension: that of the elements, from 0.
         extent: their number.
     """
-    sizes = [_WIDTH_OF_UNIT_IMAGES] * rank
-    sizes[dimension] = extent
-    lines = [1] * rank
-    lines[dimension] = extent
-    unit_vectors = np.eye(extent).reshape(extent, *lines)
+    sizes = replace_axis((_WIDTH_OF_UNIT_IMAGES,) * rank, dimension, extent)
+    unit_vectors = np.eye(extent).reshape(extent, *replace_axis((1,) * rank, dimension, extent))
     return np.broadcast_to(unit_vectors, (extent, *sizes))[np.newaxis].copy()
 
 

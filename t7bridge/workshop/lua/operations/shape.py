@@ -138,8 +138,8 @@ def with_part(
     count = (end - begin + step - 1) // step  # rounded up
     if count == 0:
         return self
-    # PyTorch gives `src` this shape already, but its extent may be an open one where the conditions of `_range` have
-    # made `count` a number: then `src` gets the number.
+    # In PyTorch, `src` has this shape already. Its extent may still be open where the conditions of `_range` have made
+    # `count` a number, which it becomes here.
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart
         # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
@@ -237,9 +237,8 @@ def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     # Of an open extent, a negative index stays one: nn.Select counts from the end, too, and from 1 else.
     if isinstance(index, int) and isinstance(self, Wire):
         position = index + 1 if index >= 0 else index
-        return b.emit(
-            make("nn.Select", dim + 1, position), self, shape=b.shape or (1,)
-        )  # Lua has no tensor without dimensions
+        shape = b.shape or (1,)  # Lua has no tensor without dimensions
+        return b.emit(make("nn.Select", dim + 1, position), self, shape=shape)
     # By an index that depends on the inputs, or of a constant or weight that is repeated along an open dimension.
     raise CannotError("takes an element of the batch")
 
