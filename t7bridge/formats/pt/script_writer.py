@@ -245,11 +245,11 @@ class ScriptWriter(PtWriter):
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
             for key, item in content.items():
-                item_path = f"{path}[{key!r}]"
                 *parents, name = _parts_of_name(key, path)
                 owner_depth = depth + len(parents)
                 if owner_depth > self._limits.module_depth:
                     raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
+                item_path = f"{path}[{key!r}]"  # only now that the key is text: others may have no `repr`
                 owner = self._module_below(module, parents, item_path)
                 if isinstance(item, Tensor):
                     self._add_tensor(owner, name, item, item_path)

@@ -473,8 +473,12 @@ class ObjectReader:
         own_objects = self.objects[count:]
         del self.objects[count:]
         self.objects = own_objects
-        while self.numbers is not None and len(self.numbers) > count:
-            self.numbers.popitem()  # one for each object, in their order
+        if self.numbers is not None:
+            own_numbers: list[int] = []
+            while len(self.numbers) > count:  # one for each object, in their order
+                number, _place = self.numbers.popitem()
+                own_numbers.append(number)
+            self.numbers = {number: place for place, number in enumerate(reversed(own_numbers))}
 
     @property
     def layout(self) -> T7Layout:

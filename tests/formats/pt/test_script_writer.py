@@ -229,6 +229,17 @@ def test_steps_that_are_not_whole(steps):
         archive(state)
 
 
+def test_a_key_that_cannot_be_printed():
+    """Names are text; the error about another key says its class, whatever its `__repr__` does."""
+
+    class Key:
+        def __repr__(self):
+            raise RuntimeError
+
+    with pytest.raises(ModelError, match="is not the name of a tensor; found a Key"):
+        ScriptWriter(io.BytesIO()).write({Key(): t7bridge.Tensor.from_numpy(np.ones(2))})
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_cpp_loads_modules_tensors_and_optimizers(tmp_path):

@@ -215,6 +215,16 @@ def test_numbers_from_0():
     assert reader.layout.numbers == (0, 1)
 
 
+def test_numbers_from_0_before_an_error():
+    """Under several possible layouts, too, the objects before an error keep their numbers, and can be referred to."""
+    data = Parts(LITTLE8).ints(3, 0, 1).number(1).ints(3, 1, 1).number(1).ints(99).ints(3, 1).data + bytes(20)
+    reader = T7Reader(data)
+    with pytest.raises(CorruptError, match="unknown type tag 99"):
+        reader.read_object()
+    assert reader.layout.numbers == (0, 1)
+    assert reader.read_object() is reader.objects[1]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_storage_of_another_type(layout):
     """A tensor's storage must be a storage, and of the tensor's element type."""
