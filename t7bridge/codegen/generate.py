@@ -870,7 +870,7 @@ def _constructor(block: CodeBlock, additions: _Additions) -> list[str]:
 
 def _summary_of_class(block: CodeBlock) -> str:
     """Return the docstring of a class: of the whole model, the class in Lua."""
-    if block.base_name != "Model":
+    if not block.is_whole_model:
         return _SUMMARIES.get(block.base_name, "Some steps of the model.")
     class_name = block.spec.class_name
     return f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
@@ -966,7 +966,7 @@ def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
     first_module = end_of(block.spec)
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
     # The shape only of the model's input, which its users have to know.
-    if layer is not None and layer.shape and block.base_name == "Model":
+    if layer is not None and layer.shape and block.is_whole_model:
         # `(batch, {0}, height, width)`: the first argument of such a layer is its number of channels or features.
         inputs = layer.shape.format(argument_at(first_module, 0))
     elif names:
