@@ -85,8 +85,10 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
         _copy_stdin(path)
         for name in from_stdin:
             value = getattr(options, name)
-            is_list = isinstance(value, list)
-            setattr(options, name, [path if item == "-" else item for item in value] if is_list else path)
+            if isinstance(value, list):
+                setattr(options, name, [path if item == "-" else item for item in value])
+            else:
+                setattr(options, name, path)
         try:
             yield
         except T7BridgeError as error:

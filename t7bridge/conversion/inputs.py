@@ -15,6 +15,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from operator import index
 from typing import Any
 
 from attrs import evolve
@@ -76,8 +77,7 @@ def parse_inputs(inputs: Inputs, *, limits: Limits = DEFAULT_LIMITS) -> Examples
     stated: list[Any] = [inputs]
     if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes)):
         items = list(inputs)
-        is_shape = bool(items) and all(map(_is_integer, items))
-        stated = [items] if is_shape else items
+        stated = [items] if _sizes_of(items) else items
     texts = [_text_of(item) for item in stated]
     if not texts:
         raise ModelError("no input is given", expected=EXPECTED)
@@ -108,15 +108,20 @@ def _text_of(value: Any) -> str:
     """
     if isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
-    sizes = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else []
-    if not sizes or not all(map(_is_integer, sizes)):
+    sizes = _sizes_of(value)
+    if not sizes:
         raise ModelError("an input is not a shape", found=repr(value)[:_MOST_LETTERS], expected=EXPECTED)
     return "x".join(map(str, sizes))
 
 
-def _is_integer(value: Any) -> bool:
-    """Return whether a value counts as an integer for Python, as numpy's do."""
-    return hasattr(value, "__index__")
+def _sizes_of(value: Any) -> list[int]:
+    """Return the integers of a shape, Python's or numpy's, as Python's; none for anything else."""
+    if not isinstance(value, Iterable) or isinstance(value, bytes):
+        return []
+    try:
+        return [index(size) for size in value]
+    except TypeError:  # also for an array of several numbers, though it has `__index__`
+        return []
 
 
 def _input_of(text: str, limits: Limits) -> Examples:

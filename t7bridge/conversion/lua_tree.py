@@ -326,8 +326,7 @@ class _Builder(Rebuilder):
             key: of a dict.
             path: of the dict, for notes.
         """
-        is_nan = isinstance(key, float) and key != key
-        if key is None or is_nan:  # Lua refuses both as keys
+        if _is_refused_as_key(key):
             self._note("info", Path(path, key), f"the key {key} is text in Lua", loss="type")
             return str(key).encode()
         if type(key) in SCALARS:
@@ -469,16 +468,20 @@ _HASH_CLASSES = ("tds.Hash", "tds_hash")
 """The names in a `.t7` of the collections of the package tds."""
 
 
+def _is_refused_as_key(key: Any) -> bool:
+    """Return whether no table of Lua has a key: nil, or a NaN."""
+    return key is None or (isinstance(key, float) and key != key)
+
+
 def _are_pairs(pairs: Any) -> bool:
-    """Return whether a value is a list of lists of a key and a value that a table can have: not nil, nor NaN as key."""
+    """Return whether a value is a list of lists of a key and a value that a table can have."""
     if not isinstance(pairs, list):
         return False
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
             return False
         key, item = pair
-        is_nan = isinstance(key, float) and key != key
-        if key is None or is_nan or item is None:
+        if item is None or _is_refused_as_key(key):
             return False
     return True
 

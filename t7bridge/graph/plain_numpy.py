@@ -420,7 +420,7 @@ class ndarray:
         if kind == self.dtype:
             return self.copy() if copy else self
         if kind.newbyteorder("=") == self.dtype.newbyteorder("="):  # the same in the other byte order
-            # The parts of complex numbers are swapped each.
+            # The bytes of each part of a complex number are reversed by themselves.
             width = kind.itemsize if kind.kind != "c" else kind.itemsize // 2
             return ndarray(_swapped(self.tobytes(), width), kind, self.shape)
         return ndarray(_encode(self.values(), kind), kind, self.shape)

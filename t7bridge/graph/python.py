@@ -324,7 +324,7 @@ def name_text(value: Any) -> str:
     return value.path if isinstance(value, PythonGlobal) else str(value)
 
 
-def integer_text(value: int) -> str:
+def _integer_text(value: int) -> str:
     """Return an integer as Python writes it; in hexadecimal digits if it has more decimal ones than Python writes.
 
     Python's limit, `sys.set_int_max_str_digits`, is 4300 digits unless a program changes it.
@@ -364,7 +364,7 @@ def key_text(key: Any, marks: dict[int, bytes] | None = None) -> str:
                 return f"frozenset({{{joined}}})" if part else "frozenset()"
             return f"({joined},)" if len(part) == 1 else f"({joined})"
         if isinstance(part, int):
-            return integer_text(part)
+            return _integer_text(part)
         if isinstance(part, _SCALARS):
             return repr(part)
         if isinstance(part, NAMED):

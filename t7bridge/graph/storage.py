@@ -574,9 +574,9 @@ def _check_fits(array: np.ndarray, narrower: np.dtype[Any]) -> None:
 
 
 def _origin_and_steps(storage: Storage) -> tuple[Storage, list[Derived]]:
-    """Return the storage from whose elements those of another are computed, and the steps that do it, in order.
+    """Return the storage from whose elements those of another are computed, and the steps of that, in order.
 
-    Its own are not computed. It is the other itself, and there are no steps, if those are not, either.
+    Without steps it is the storage itself.
     """
     steps: list[Derived] = []
     origin = storage

@@ -678,7 +678,7 @@ def squeeze(arguments: Arguments, input_shape: Value) -> Value:
         example_dims = arguments.get("n_input_dims", place=1)
         is_batch = example_dims is not None and len(shape) == example_dims + 1
         # A batch of one keeps its dimension. (Lua refuses one whose example is a single number.)
-        if is_batch and shape[0] == 1:
+        if is_batch and shape[:1] == (1,):
             squeezed = (1, *squeezed)
     return squeezed or (1,)  # Lua has no tensors without dimensions
 

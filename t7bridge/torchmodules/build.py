@@ -4,6 +4,7 @@ factories.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import warnings
@@ -773,6 +774,19 @@ def load_weights(module: nn.Module, state: dict[str, Any], path: str) -> None:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:  # of other keys; of values that are no tensors
         raise ModelError(f"the weights do not match the module: {error}", file=path) from error
+
+
+def copy_module(module: nn.Module) -> nn.Module:
+    """Return a copy of a module of the user, which may be changed.
+
+    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
+    """
+    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
+    for inside in module.modules():
+        for value in vars(inside).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                copies_by_id[id(value)] = value.detach().clone()
+    return copy.deepcopy(module, copies_by_id)
 
 
 _MOST_TENSORS = 8

@@ -691,11 +691,12 @@ def _deviation_text(deviations: _Deviations, total: int, index: tuple[int, ...])
         index: the place of the largest deviation, 0-based; empty in a scalar.
     """
     # An infinite distance is that to a NaN or an infinity, and says nothing.
-    how = f"by at most {deviations.largest:.6g}" if deviations.largest < inf else "most"
+    by = f", by at most {deviations.largest:.6g}" if deviations.largest < inf else ""
     where = f" at {list(index)}" if index else ""
-    what = f"{deviations.count} of {total} elements differ, {how}{where}"
     if total == 1:
-        what = f"its element differs, {how}{where}" if deviations.largest < inf else f"its element differs{where}"
+        what = f"its element differs{by}{where}"
+    else:
+        what = f"{deviations.count} of {total} elements differ{by or ', most'}{where}"
     first, second = deviations.elements
     return f"{what}: {_shown(first)} against {_shown(second)}"
 

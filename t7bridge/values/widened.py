@@ -30,7 +30,7 @@ from ..data import define, np
 from ..errors import RecordError, UnsupportedError
 from ..graph.dtypes import ELEMENT_TYPES, PACKED, ElementType
 from ..graph.storage import Derived, Span, Storage, array_chunks
-from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor
+from ..graph.tensor import QuantizedTensor, SparseTensor, Tensor, tensor_of_storage
 from ..graph.walk import Path, Rebuilder, fill_dict
 from ..io.source import ByteSource
 
@@ -421,7 +421,7 @@ def tensor_of_numbers(value: Any) -> tuple[Tensor, str] | None:
     kind = "tuple" if isinstance(value, tuple) else "list"
     if any(type(item) is not number_type for item in items):
         kind = f"mixed {kind}"
-    return Tensor(element, storage, (len(items),), (1,)), kind
+    return tensor_of_storage(storage), kind
 
 
 def _common_type(items: Sequence[Any]) -> type | None:
@@ -482,7 +482,7 @@ def parts_of(value: QuantizedTensor | SparseTensor) -> dict[str, Any]:
     parts = {"values": tensor, "scale": value.scale, "zero_point": value.zero_point, "scheme": value.scheme}
     if tensor.element.name in PACKED and tensor.storage is not None:
         # In numbers, of which a unit of the storage has several.
-        parts["values"] = Tensor(tensor.element, tensor.storage, (tensor.storage.count,), (1,))
+        parts["values"] = tensor_of_storage(tensor.storage)
         parts |= {"size": tensor.size, "stride": tensor.stride, "offset": tensor.offset}
     if value.axis is not None:
         parts["axis"] = value.axis

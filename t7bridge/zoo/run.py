@@ -162,10 +162,10 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         settings: of each conversion.
         journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
-    # `at_end` stores the journal at the very end, also if the run is interrupted. `workers` is closed as soon as all
-    # files are converted.
-    with ExitStack() as at_end, ExitStack() as workers:
-        start = partial(_start_workers, workers, request, folder, settings)
+    # `at_end` stores the journal at the very end, also if the run is interrupted. `worker_stack` is closed as soon as
+    # all files are converted.
+    with ExitStack() as at_end, ExitStack() as worker_stack:
+        start = partial(_start_workers, worker_stack, request, folder, settings)
         restart = _needs_restart(journal, settings, request.force)
         engine: Engine | None = None
         if restart or journal.is_empty():
@@ -184,7 +184,7 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
                 run.convert_all(engine or start(places))
-            workers.close()  # before the report: the workers end, and their leftovers are removed
+            worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         _add_run(report, progress)
         write_reports(report, folder)
@@ -199,12 +199,12 @@ def _add_run(report: ZooReport, progress: Progress) -> None:
 
 
 def _start_workers(
-    workers: ExitStack, request: Zoo, folder: Folder, settings: Settings, inputs: Iterable[str]
+    worker_stack: ExitStack, request: Zoo, folder: Folder, settings: Settings, inputs: Iterable[str]
 ) -> Engine:
     """Start the workers.
 
     Args:
-        workers: ends them when it is closed, and then removes what killed ones left behind.
+        worker_stack: ends them when it is closed, and then removes what killed ones left behind.
         request: that of the run.
         folder: the output folder.
         settings: of each conversion.
@@ -218,8 +218,8 @@ def _start_workers(
         timeout=request.timeout,
         scheduler=request.scheduler,
     )
-    workers.callback(folder.sweep)  # a stack is closed from its end: after the workers
-    return workers.enter_context(closing(engine))
+    worker_stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
+    return worker_stack.enter_context(closing(engine))
 
 
 def _settings(request: Zoo) -> Settings:

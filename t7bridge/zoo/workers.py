@@ -657,13 +657,12 @@ class LocalEngine(Engine):
                 self._next_jobs.extend(islice(waiting, 1))
             if not self._next_jobs:  # all files were handed out
                 break
-            next_job = self._next_jobs[0]
+            weight = self._weight(self._next_jobs[0])
             is_idle = not worker.jobs and not more
-            if self._weight(next_job) > room and not is_idle:
+            if weight > room and not is_idle:
                 break  # a large file waits for an idle worker
-            self._next_jobs.popleft()
-            more.append(next_job)
-            room -= self._weight(next_job)
+            more.append(self._next_jobs.popleft())
+            room -= weight
         if more:
             worker.assign(more)
 

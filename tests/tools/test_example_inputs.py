@@ -77,6 +77,8 @@ def test_sizes_of_numpy():
     sizes = tuple(np.array([1, 3]) * 2)
     assert [each.shape for each in leaves(parse_inputs(sizes))] == [(2, 6)]
     assert [each.shape for each in leaves(parse_inputs([sizes, (1, 4)]))] == [(2, 6), (1, 4)]
+    for rows in ([np.array([2, 6])], [np.array([2, 6]), np.array([1, 4])], np.array([[2, 6], [1, 4]])):
+        assert [each.shape for each in leaves(parse_inputs(rows))] == [(2, 6), (1, 4)][: len(rows)]
 
 
 def test_files(tmp_path):

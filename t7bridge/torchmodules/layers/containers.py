@@ -456,9 +456,7 @@ class WeightNorm(nn.Sequential):
         super().__init__(module)
         self.dim = dim  # of Lua's weight
         self.lua_shape = lua_shape  # `None`: the shape of the module's weight
-        self.order = (
-            order  # of Lua's dimensions in the module's weight; `None`: the same
-        )
+        self.order = order  # of Lua's dimensions there; `None`: the same
         weight = module.weight
         assert isinstance(weight, Tensor)
         # No parameter: it is computed from g and v, which are learned.

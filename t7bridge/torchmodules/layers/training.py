@@ -200,7 +200,8 @@ class ReinforceGamma(_Reinforce):
         """
         shape, *scale = input if isinstance(input, (list, tuple)) else [input]
         used_scale = scale[0] if scale else self.scale
-        # No gradient passes through the sample: `slopes` has those of the inputs.
+        # No gradient passes through the sample: `_choose` gives the inputs the reward
+        # times `slopes`.
         used_scale = torch.as_tensor(used_scale, dtype=shape.dtype).detach()
         # The mean of a standard gamma distribution is its shape.
         output = shape.detach()

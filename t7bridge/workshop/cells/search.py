@@ -709,8 +709,8 @@ class Search:
             gates: the sums of the gates, by letter.
         """
         ranks: dict[Poly, int] = {}
+        is_in_formula = "h" in binding.values  # that of a GRU has the last output itself
         for value in values:
-            is_in_formula = "h" in binding.values  # that of a GRU has the last output itself
             if is_in_formula and binding.values["h"] != value:
                 continue
             # The last output has as many features as the cell: its blocks are square, or of unknown width.
@@ -833,13 +833,18 @@ def _are_in_one_order(places: list[tuple[int, int | None]]) -> bool:
     has none to be compared with: it has to be further behind, as a state comes after x.
 
     Args:
-        places: of each state that among the inputs, and that of the new one among the outputs; `None` if it is none.
+        places: for each state its place among the inputs, and that of the new one among the outputs; `None` if that is
+            not an output.
     """
-    distances = {None if output_place is None else input_place - output_place for input_place, output_place in places}
-    if None in distances or len(distances) > 1:
+    distances: set[int] = set()
+    for input_place, output_place in places:
+        if output_place is None:
+            return False
+        distances.add(input_place - output_place)
+    if len(distances) > 1:
         return False
     (distance,) = distances
-    return len(places) > 1 or (distance is not None and distance > 0)
+    return len(places) > 1 or distance > 0
 
 
 def _overlap(piece: Piece, other: Piece) -> bool:

@@ -30,6 +30,7 @@ from torch.fx.experimental import _config as symbolic_config
 from torch.overrides import TorchFunctionMode
 
 from ...errors import ModelError, UnsupportedError
+from ...torchmodules.build import copy_module
 from .sizes import Sizes
 
 
@@ -227,18 +228,10 @@ def export_plainly(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: A
 
 
 def copy_for_evaluation(module: nn.Module) -> nn.Module:
-    """Return a copy on the CPU in evaluation mode.
-
-    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
-    """
-    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
-    for inner in module.modules():
-        for value in vars(inner).values():
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                copies_by_id[id(value)] = value.detach().clone()
+    """Return a copy on the CPU in evaluation mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of gradients of script modules
-        return copy.deepcopy(module, copies_by_id).eval().cpu()
+        return copy_module(module).eval().cpu()
 
 
 # Programs of the user

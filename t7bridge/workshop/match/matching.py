@@ -584,7 +584,7 @@ class _Matching:
         if source_count == target_count:  # both are in PyTorch's order, or neither has gates
             return 0, False
         count = max(source_count, target_count)
-        if count == 1:  # neither side's key is one of a recurrent module of PyTorch
+        if count == 1:  # and 0: a tensor with a name of PyTorch's, but too few rows for any cell
             return 0, False
         return count, target_count == count
 

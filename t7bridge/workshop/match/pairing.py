@@ -569,16 +569,9 @@ class _Solver:
                 return False  # the one outside may be the first of a group that begins one layer earlier
         if not self._begin_at_same_layers(source, target, outside):
             return False
-        return self._are_told_apart(groups) or self._have_order(source, target)
-
-    @staticmethod
-    def _are_told_apart(groups: list[Counter[Label]]) -> bool:
-        """Return whether what is in a group of a list tells which one it is, whatever their order.
-
-        Args:
-            groups: how often each label is in each of them.
-        """
-        return len({frozenset(group.items()) for group in groups}) == len(groups)
+        # If all are different, what is in a group tells which one it is, whatever their order.
+        are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
+        return are_all_different or self._have_order(source, target)
 
     def _labels_outside(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
         """Return the labels that parts of a scope outside of two lists have, too, on one side at least.

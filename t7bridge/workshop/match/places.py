@@ -96,13 +96,17 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
-    # The nodes of each module with parts, in order: itself, or the layers of a recurrent one.
+    # The nodes of each module with parts, in order: itself, or the layers of a recurrent one and then itself, if it has
+    # other tensors, too.
     nodes_of_module: dict[str, list[str]] = {}
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
         if module:
             nodes[part.number] = _node_of(part, module)
             nodes_of_module.setdefault(module, []).append(nodes[part.number])
+    for module, own in nodes_of_module.items():
+        # The layers first, also where the keys of the other tensors come before theirs.
+        own.sort(key=lambda node: node == module)
     # What takes the output of a recurrent module takes that of its last layer.
     last_nodes = {module: own[-1] for module, own in nodes_of_module.items()}
     graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_nodes), bits_before={}, bit_of={})

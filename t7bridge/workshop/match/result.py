@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import asdict, field
 
@@ -27,12 +27,10 @@ from ...io.source import ByteSource, PathLike, inputs_protected
 from ...nn.layouts import compacted, reblocked, reshape, trimmed
 from ...report import Note, Printed, Report, check_strict, escaped, joined
 from ...text import counted, extents, one_line, printable
+from ...torchmodules.factories import Factory
 from .libraries import other_classes, signature, with_classes
 from .parts import BATCHES, Shape, name_of, shapes_agree
 from .sides import Gates, Side, in_target_order, is_sorted
-
-if TYPE_CHECKING:
-    from ...torchmodules.factories import Factory
 
 
 @define(frozen=True)

@@ -6,7 +6,6 @@ May import conversion, formats, graph, nn and torchmodules.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import os
@@ -31,7 +30,7 @@ from ...nn.output_shapes import Example, inputs_text
 from ...nn.places import Places, choose_module, find_modules
 from ...nn.registry import layer_of
 from ...nn.state_dict import state_dict
-from ...torchmodules.build import live_module, load_weights, make_module
+from ...torchmodules.build import copy_module, live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import judged
 from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
@@ -268,18 +267,11 @@ def _opened(reference: Any, factory: str | None, limits: Limits) -> tuple[nn.Mod
 def _copied(module: nn.Module) -> nn.Module:
     """Return a copy of the user's module, which stays as it is: the copy is changed to double precision.
 
-    Attributes may be computed tensors, as by an old `weight_norm`, which PyTorch does not copy itself.
-
     Raises:
         ModelError: it holds something that cannot be copied.
     """
-    copies_by_id: dict[int, Any] = {}  # as `deepcopy` has those that it has made
-    for inside in module.modules():
-        for value in vars(inside).values():
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                copies_by_id[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(module, copies_by_id)
+        return copy_module(module)
     except Exception as error:  # the user's classes may hold anything
         raise ModelError(f"the module cannot be copied: {type(error).__name__}: {first_line(error)}") from error
 

@@ -174,6 +174,46 @@ def test_tied_weights_into_separate_ones():
     assert state["0.2.bias"].storage is state["1.2.bias"].storage
 
 
+class LearnedState(nn.LSTM):
+    """Two layers, with a parameter before theirs or behind."""
+
+    def __init__(self, is_first: bool) -> None:
+        super().__init__(4, 4, 2)
+        layers = self._parameters.copy()
+        if is_first:
+            self._parameters.clear()
+        self.state = nn.Parameter(torch.zeros(4))
+        self._parameters.update(layers)
+
+
+class RowOfLayers(nn.Module):
+    """A recurrent layer, and two others that only its graph tells apart."""
+
+    def __init__(self, is_first: bool, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        for name, layer in zip(names, (LearnedState(is_first), nn.Linear(4, 4), nn.Linear(4, 4))):
+            self.add_module(name, layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        recurrent, *others = (self.get_submodule(name) for name in self.names)
+        x, _ = recurrent(x)
+        for layer in others:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_recurrent_module_with_a_parameter_of_its_own(is_first):
+    """The graph tells its layers and those behind it apart, wherever the parameter is among the keys."""
+    found = match(RowOfLayers(False, "rnn", "hidden", "out"), RowOfLayers(is_first, "a", "c", "b"))
+    assert found.complete
+    modules = {"a": "rnn", "c": "hidden", "b": "out"}
+    for pair in found.pairs:
+        module, _, name = pair.target.partition(".")
+        assert pair.source == f"{modules[module]}.{name}"
+
+
 def test_python_api():
     """The Python function accepts paths and live modules and returns a state dict of ours."""
     found = t7bridge.match(

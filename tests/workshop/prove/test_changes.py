@@ -52,10 +52,9 @@ def sound_layers(name: str) -> dict[str, LayerProof]:
     return {layer.path: layer for layer in proof.layers}
 
 
-def is_hidden(row: list[str], obj: TorchObject) -> bool:
+def is_hidden(row: list[str], obj: TorchObject, layer: LayerProof) -> bool:
     """Whether no recorded value shows a change: of its layer there is none, or an activation in place made it zero."""
     name, path, *_ = row
-    layer = sound_layers(name)[path]
     if layer.verdict == "not recorded":
         return True
     before = module_at(read(name), path)
@@ -68,14 +67,15 @@ def missed(rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
     """Counts of changes that were found and named and of those that no recorded value shows, and the missed ones."""
     found, hidden, left = 0, 0, []
     for row in rows:
-        path = row[1]
+        name, path, *_ = row
+        sound_layer = sound_layers(name)[path]
         model, obj = changed(row)
         proof = t7bridge.prove(model)
         if proof.exit_code == 1 and path in [layer.path for layer in proof.of("differs")]:
             found += 1
         elif path in [layer.path for layer in proof.updated]:
             hidden += 1  # no other layer with weights is recorded: it looks like an update
-        elif is_hidden(row, obj):
+        elif is_hidden(row, obj, sound_layer):
             hidden += 1
         else:
             left.append(row)
