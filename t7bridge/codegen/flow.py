@@ -529,10 +529,9 @@ class Body:
             dim: the dimension, from 0, or from -1 backwards.
             name: a name for the variable of the list.
         """
-        step = Step(formula("lambda x: x.unbind(dim)", dim=dim), [tensor], kind=many(TENSOR), shares_memory=True)
-        step.suggested_name = name
-        step.element_form = Form()
-        return self.add(step)
+        write = formula("lambda x: x.unbind(dim)", dim=dim)
+        kind = many(TENSOR)
+        return self.add(Step(write, [tensor], kind=kind, shares_memory=True, suggested_name=name, element_form=Form()))
 
     def form_of_concatenation(self, parts: Value) -> Form:
         """Return the form of concatenated values: their rank, if all have the same; the extents are not known."""

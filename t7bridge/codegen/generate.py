@@ -35,7 +35,7 @@ from ..nn.places import Places
 from ..nn.plan import build_plan
 from ..nn.registry import layer_of
 from ..nn.state_dict import Recorded, Run, StateDict, lua_named
-from ..nn.torch_nn import SAME, TORCH, TorchClass
+from ..nn.torch_nn import SAME, TORCH, argument_at
 from ..report import Note
 from .code import TAKEN, WIDTH, Construction, attribute, bracketed, checked_name, expression, lines, method
 from .copied import (
@@ -500,22 +500,11 @@ def _flatten_views(modules: list[ModuleSpec]) -> None:
         for following in modules[at + 1 :]:
             name = following.target.removeprefix("torch.nn.")
             # The first argument of a linear layer is the number of features that it takes.
-            if name == "Linear" and spec.args == (_first_argument(following, TORCH[name]),):
+            if name == "Linear" and spec.args == (argument_at(following, 0),):
                 spec.plain = "torch.nn.Flatten"
             keeps_shape = name in TORCH and TORCH[name].rank == SAME
             if not keeps_shape:
                 break
-
-
-def _first_argument(spec: ModuleSpec, layer: TorchClass) -> Any:
-    """Return the first argument of a module of torch.nn, which an entry may give by position or by name.
-
-    Args:
-        spec: the module.
-        layer: its class.
-    """
-    name, *_ = layer.arguments
-    return spec.args[0] if spec.args else spec.kwargs.get(name)
 
 
 # Places
@@ -881,7 +870,7 @@ def _constructor(block: CodeBlock, additions: _Additions) -> list[str]:
 
 def _summary_of_class(block: CodeBlock) -> str:
     """Return the docstring of a class: of the whole model, the class in Lua."""
-    if block.base_name != "Model":
+    if not block.is_whole_model:
         return _SUMMARIES.get(block.base_name, "Some steps of the model.")
     class_name = block.spec.class_name
     return f"An {_safe(class_name)} of Lua Torch." if class_name else "The model."
@@ -977,9 +966,9 @@ def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
     first_module = end_of(block.spec)
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
     # The shape only of the model's input, which its users have to know.
-    if layer is not None and layer.shape and block.base_name == "Model":
+    if layer is not None and layer.shape and block.is_whole_model:
         # `(batch, {0}, height, width)`: the first argument of such a layer is its number of channels or features.
-        inputs = layer.shape.format(_first_argument(first_module, layer))
+        inputs = layer.shape.format(argument_at(first_module, 0))
     elif names:
         inputs = f"a list of {len(names)}"
     elif block.input_kind.is_list:

@@ -17,6 +17,8 @@ from .output_shapes import Rule
 if TYPE_CHECKING:
     from inspect import Signature
 
+    from .mapping import ModuleSpec
+
 Shape = tuple[int, ...]
 Tensors = dict[str, Shape]
 Arguments = Mapping[str, Any]
@@ -133,6 +135,20 @@ def _rule(output: str) -> Rule | None:
 _CLASSES = dict(_rows())
 TORCH = {name: row for name, row in _CLASSES.items() if row.base}
 """Classes whose arguments are known. Others are written with the arguments in the plan."""
+
+
+def argument_at(spec: ModuleSpec, place: int) -> Any:
+    """Return an argument of a module, which an entry may give by position or by name; `None` if it gives none.
+
+    Args:
+        spec: the module; the names of arguments are known of a class of torch.nn only.
+        place: of the argument among those of the constructor, from 0.
+    """
+    if place < len(spec.args):
+        return spec.args[place]
+    layer = TORCH.get(spec.target.removeprefix("torch.nn."))
+    names = [] if layer is None else [*layer.arguments]
+    return spec.kwargs.get(names[place]) if place < len(names) else None
 
 
 def output_of(name: str) -> Rule | None:

@@ -33,6 +33,7 @@ from ..nn.output_shapes import (
     unknown,
 )
 from ..nn.registry import like_of, traits_of
+from ..nn.torch_nn import argument_at
 from ..text import counted, extents
 
 _IMAGE_SIDES = (224, 256, 32, 28, 64, 227, 299, 231, 128, 96, 112, 48, 40, 36, 24, 20, 16, 12, 10, 8, 321, 512, 4, 2, 1)
@@ -530,7 +531,8 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
         return None
     # The first argument of these layers in PyTorch is the number of channels or features of their input. The other
     # sizes are guessed.
-    channels = spec.args[0] if spec.args and isinstance(spec.args[0], int) else 0
+    argument = argument_at(spec, 0)
+    channels = argument if isinstance(argument, int) else 0
     length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
     if name == "ConvTranspose2d":  # of the few sides there are, each comes several times
         side = _SMALL_SIDES[number % len(_SMALL_SIDES)]

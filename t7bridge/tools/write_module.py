@@ -47,6 +47,7 @@ from ..nn.layouts import compacted
 from ..nn.mapping import ModuleSpec, specs_in
 from ..nn.places import choose_module, find_models, is_criterion
 from ..nn.registry import load_classes
+from ..nn.torch_nn import argument_at
 from ..report import Report, check_strict
 from ..text import listed
 from .modules import lua_document
@@ -359,7 +360,8 @@ def _sampling_of(
 
 def _last_linear_outputs(root: ModuleSpec) -> int:
     """Return the number of outputs of the last linear layer; 0 if there is none."""
-    sizes = [spec.args[1] for spec in specs_in(root) if spec.target == "torch.nn.Linear"]  # Linear(inputs, outputs)
+    # Linear(inputs, outputs)
+    sizes = [argument_at(spec, 1) for spec in specs_in(root) if spec.target == "torch.nn.Linear"]
     return sizes[-1] if sizes and isinstance(sizes[-1], int) else 0
 
 

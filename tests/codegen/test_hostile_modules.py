@@ -113,14 +113,14 @@ def test_strings_and_numbers_stay_what_they_are(subtests, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("index", "message"),
+    ("index", "error", "message"),
     [
-        (6.0, "expected one of 2; found element 6"),
-        (0.0, "selects something other than an element"),
-        (-1.0, "selects something other than an element"),
+        (6.0, ModelError, "expected one of 2; found element 6"),
+        (0.0, UnsupportedError, "selects something other than an element"),
+        (-1.0, UnsupportedError, "selects something other than an element"),
     ],
 )
-def test_a_graph_that_takes_a_missing_element_is_refused(index, message):
+def test_a_graph_that_takes_a_missing_element_is_refused(index, error, message):
     """The sixth element of a list of two is an error of the file, whatever asks for it; so are those before the first.
 
     Python would take an element from the end for these.
@@ -130,7 +130,7 @@ def test_a_graph_that_takes_a_missing_element_is_refused(index, message):
     selected = node(branches, selectindex=index)
     last = node(selected, module=obj("nn.Tanh"))
     end = node(last)
-    with pytest.raises(T7BridgeError, match=message):
+    with pytest.raises(error, match=message):
         generate(graph_of(begin, branches, selected, last, end), "root")
 
 

@@ -12,7 +12,7 @@ import torch
 from source_helpers import generate, run_source
 from torch import nn
 
-from t7bridge import Table, Tensor, TorchObject
+from t7bridge import Table, Tensor, TorchObject, inspect, save, write_module
 from t7bridge.errors import ModelError
 from t7bridge.layers import Domain, Row, Traits, modules, param, register_layer, register_module, unregister_layer
 from t7bridge.torchmodules import live_module
@@ -128,8 +128,11 @@ def test_element_that_no_list_has(index: int, named: str) -> None:
         unregister_layer("my.Element")
 
 
-def test_entry_with_all_arguments_by_name() -> None:
-    """What a layer of torch.nn takes is known where an entry names it, too: in a docstring, and of a view before it."""
+def test_entry_with_all_arguments_by_name(tmp_path: Path) -> None:
+    """What a layer of torch.nn takes and returns is known where an entry names it, too.
+
+    It is in a docstring, decides on a view before it, and is compared with a vocabulary.
+    """
     register_layer(
         "my.Linear",
         params=(param("weight"), param("bias")),
@@ -143,6 +146,9 @@ def test_entry_with_all_arguments_by_name() -> None:
     try:
         assert "Take (batch, 4); return the output." in generate(linear).text
         assert "nn.Flatten(start_dim=-3)" in generate(model).text
+        save(Table.of({"model": linear, "vocab": Table.of({"a": 1.0, "b": 2.0})}), tmp_path / "checkpoint.t7")
+        assert inspect(tmp_path / "checkpoint.t7").header["input"] == "1×4 (a guess from the layers)"
+        write_module(tmp_path / "checkpoint.t7", tmp_path / "model")
     finally:
         unregister_layer("my.Linear")
 

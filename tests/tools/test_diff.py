@@ -147,7 +147,7 @@ def test_a_scalar_has_no_index(tmp_path: Path) -> None:
     assert str(found) == "root: its element differs, by at most 2.5: 1.5 against 4"
 
 
-def test_a_scalar_that_became_nan(tmp_path: Path) -> None:
+def test_a_scalar_that_became_infinite(tmp_path: Path) -> None:
     """An infinite distance is not named."""
     found = only(
         t7bridge.diff(save(tmp_path / "a.pt", torch.tensor(1.0)), save(tmp_path / "b.pt", torch.tensor(math.inf)))

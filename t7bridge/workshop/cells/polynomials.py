@@ -21,6 +21,7 @@ from ...graph.tensor import Tensor
 from ...nn.fields import items_of, lookup
 from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec
 from ...nn.registry import traits_of
+from ...nn.torch_nn import argument_at
 from ...nn.walk import FLOW_ERRORS, Domain
 
 # Polynomials
@@ -609,8 +610,9 @@ def _combination(poly: Poly, other: Poly, operation: str) -> Poly:
 
 def _width(spec: ModuleSpec) -> int | None:
     """Return the number of features that a module returns; `None` if its arguments do not say so."""
-    argument = traits_of(spec.target).features
-    return None if argument is None else int(spec.args[argument])
+    place = traits_of(spec.target).features
+    width = None if place is None else argument_at(spec, place)
+    return None if width is None else int(width)
 
 
 def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from ...nn.pieces import CLASS_IN_TORCH_WITH_STATE, STATEFUL, Lifted, Piece, rep
 from ...nn.plan import graph_arguments
 from ...nn.registry import RecurrentLayer, like_of, tensor_shapes, traits_of
 from ...nn.state_dict import StateDict
+from ...nn.torch_nn import argument_at
 from .lift import lifted
 
 _DROPOUT = "torch.nn.Dropout"
@@ -855,14 +856,14 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
     # The input goes to the first recurrent layer, or to a linear layer or table of tokens before it, whose first
     # argument is the number of features, or of tokens, that it takes.
     first = next(spec for spec in specs if spec is layers[0] or traits_of(spec.target).features is not None)
-    linear_sizes = [spec.args[1] for spec in specs if spec.target == "torch.nn.Linear"]
+    linear_sizes = [argument_at(spec, 1) for spec in specs if spec.target == "torch.nn.Linear"]
     # A graph of cells is one step, the graph that `take_state` makes is over sequences.
     is_step = root.graph is not None and root.target != STATEFUL
     return Recurrence(
         kind=kinds.pop(),
         layers=sum(spec.kwargs.get("num_layers", 1) for spec in layers),
         features=layers[-1].args[1],
-        inputs=first.args[0],
+        inputs=argument_at(first, 0),
         takes_tokens=traits_of(first.target).takes_tokens,
         outputs=linear_sizes[-1] if linear_sizes else 0,
         states=tuple(_states_of_step(root)) if is_step else None,
