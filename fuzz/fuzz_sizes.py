@@ -1,10 +1,13 @@
 """Random PyTorch modules as Lua models at other sizes than the example's: real Lua computes the same, or refuses.
 
     python fuzz/fuzz_sizes.py --lua th --count 100 --sizes 20
+    python fuzz/fuzz_sizes.py --lua th --drawn 0.8 --count 100     # most blocks with random arguments
+    python fuzz/fuzz_sizes.py --lua th --seed 5 --only 17          # one module again
 
 Modules are chains of blocks, many of which depend on sizes: padding to a multiple, branches, slices, sequences. Each is
 saved with one example, and run by PyTorch and by Lua with inputs of other sizes. A size that only PyTorch takes is
-refused, which is counted; one that only Lua takes is reported apart; another result is a difference.
+refused, which is counted; one that only Lua takes is reported apart; another result is a difference. `load_module` and
+`model.py` of the written model must compute the same, or refuse.
 """
 
 from __future__ import annotations
@@ -20,23 +23,32 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fuzz_blocks import WIDTH, drawn
 from torch import Tensor, nn
 
 import t7bridge
+from t7bridge.data import define
 from t7bridge.errors import T7BridgeError
 
-WIDTH = 4
-"""Channels, features or heads times their width."""
+_TOGETHER = 25
+"""Models that one Lua process runs."""
 
 _SCRIPT = """
 require 'nn' require 'nngraph'
-for number = 1, {count} do
-   local case = torch.load('{folder}/' .. number .. '.in.t7')
-   local model = torch.load('{folder}/' .. number .. '.t7')
+for _, number in ipairs({{{numbers}}}) do
+   local folder = '{folder}/' .. number .. '/'
+   local classes = io.open(folder .. 'layers.lua')
+   if classes then
+      classes:close()
+      dofile(folder .. 'layers.lua')
+   end
+   local case = torch.load(folder .. 'in.t7')
+   local model = torch.load(folder .. 'model.t7')
    model:evaluate()
    local results = {{}}
    for place, input in ipairs(case) do
@@ -50,7 +62,7 @@ for number = 1, {count} do
          for index, value in ipairs(output) do results[place][index] = value:double() end
       end
    end
-   torch.save('{folder}/' .. number .. '.out.t7', results)
+   torch.save(folder .. 'out.t7', results)
 end
 """
 
@@ -212,11 +224,22 @@ class Chain(nn.Module):
         return ENDS[self.end](x)
 
 
-def module_of(choose: random.Random) -> tuple[Chain, list[int]]:
-    """Return a random module and the sizes of its example."""
+def module_of(choose: random.Random, share_drawn: float) -> tuple[Chain, list[int]]:
+    """Return a random module and the sizes of its example.
+
+    Args:
+        choose: the source of randomness.
+        share_drawn: the share of blocks with random arguments.
+    """
     is_image = choose.random() < 0.6
     table = IMAGES if is_image else SEQUENCES
-    blocks = [table[choose.choice([*table])]() for _ in range(choose.randint(1, 4))]
+    blocks: list[Block] = []
+    for _ in range(choose.randint(1, 4)):
+        if choose.random() < share_drawn:
+            name, (function, layers) = drawn(choose, is_image)
+            blocks.append(Block(name, function, **layers))
+        else:
+            blocks.append(table[choose.choice([*table])]())
     batch = choose.choice((1, 2, 3))
     extents = [choose.choice((8, 9, 12, 16)) for _ in range(2)]
     extents[1] = extents[0] if choose.random() < 0.5 else extents[1]
@@ -241,22 +264,154 @@ def listed(value: Any) -> list[Tensor]:
     return [*value] if isinstance(value, (tuple, list)) else [value]
 
 
+def results_of(model: nn.Module, inputs: list[Tensor]) -> list[Any]:
+    """Return the outputs of a model for each input as a list; for one that it refuses, the error as text."""
+    results: list[Any] = []
+    for value in inputs:
+        try:
+            with torch.no_grad():
+                results.append(listed(model(value.clone())))
+        except Exception as error:  # PyTorch raises anything
+            results.append(f"{type(error).__name__}: {error}")
+    return results
+
+
 def verdict(wanted: Any, found: Any) -> str:
-    """Compare what PyTorch and Lua computed, or the errors that they raised."""
-    if isinstance(found, (str, bytes)):
-        return "both refuse" if wanted is None else "refused"
-    if wanted is None:
-        return "Lua alone"
-    outputs = [torch.from_numpy(value.numpy().copy()) for value in found.as_list()]
-    if len(outputs) != len(wanted):
+    """Compare the outputs of two models, each a list, or the text of an error."""
+    if isinstance(found, str):
+        return "both refuse" if isinstance(wanted, str) else "refused"
+    if isinstance(wanted, str):
+        return "accepted alone"
+    if len(found) != len(wanted):
         return "DIFFERENT: number of outputs"
-    for mine, theirs in zip(wanted, outputs):
+    for mine, theirs in zip(wanted, found):
         if mine.numel() != theirs.numel() or (mine.dim() and mine.shape != theirs.shape):
-            return f"DIFFERENT: {tuple(mine.shape)} in PyTorch, {tuple(theirs.shape)} in Lua"
-        apart = (mine.double() - theirs.reshape(mine.shape)).abs().max().item()
-        if not apart <= 1e-4 * max(1, mine.abs().max().item()):
-            return f"DIFFERENT: by {apart}"
+            return f"DIFFERENT: shape {tuple(theirs.shape)} for {tuple(mine.shape)}"
+        one = mine.double()
+        other = theirs.double().reshape(mine.shape)
+        tolerance = 1e-4 * max(1.0, _largest(one))
+        if not torch.allclose(one, other, rtol=0, atol=tolerance, equal_nan=True):
+            return f"DIFFERENT: by {(one - other).abs().max().item()}"
     return "right"
+
+
+def _largest(tensor: Tensor) -> float:
+    """Return the largest magnitude of the finite elements, 0 if there is none."""
+    finite = tensor[tensor.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+@define
+class Case:
+    """A module that was saved, and what PyTorch computes.
+
+    Args:
+        number: of the module, with which the seed makes it again.
+        module: the module.
+        inputs: the example, and inputs of other sizes.
+        wanted: the module's outputs for each.
+        folder: with the Lua model.
+        notes: what the report said of sizes.
+    """
+
+    number: int
+    module: Chain
+    inputs: list[Tensor]
+    wanted: list[Any]
+    folder: Path
+    notes: str
+
+    def judge(self, name: str, found: list[Any], counts: Counter[str]) -> None:
+        """Compare the outputs of another model with the module's: count the verdicts, and print those that are wrong.
+
+        Args:
+            name: of that model.
+            found: its outputs for each input.
+            counts: receives the verdicts.
+        """
+        verdicts = [verdict(*pair) for pair in zip(self.wanted, found)]
+        title = f"{self.number} {name} {[block.name for block in self.module.blocks]} {self.module.end}"
+        sizes = [list(value.shape) for value in self.inputs]
+        if verdicts[0] != "right":
+            counts["example not right"] += 1
+            why = found[0][:300] if isinstance(found[0], str) else ""
+            print(f"{title}: EXAMPLE {sizes[0]}: {verdicts[0]} {why}", flush=True)
+        for shape, answer in zip(sizes[1:], verdicts[1:]):
+            counts[f"{name}: {answer.partition(':')[0]}"] += 1
+            if answer.startswith(("DIFFERENT", "accepted alone")):
+                print(f"{title}: {answer} example {sizes[0]} at {shape}; {self.notes}", flush=True)
+            counts["DIFFERENT"] += answer.startswith("DIFFERENT")
+        counts[f"{name}: modules with other sizes"] += "right" in verdicts[1:]
+
+
+def made(number: int, options: argparse.Namespace, folder: Path, counts: Counter[str]) -> Case | None:
+    """Make a module and save it; return `None` if PyTorch does not run it, or it has no Lua model.
+
+    Args:
+        number: of the module.
+        options: of the command line.
+        folder: of the new model.
+        counts: receives what was not exported.
+    """
+    choose = random.Random(f"{options.seed} {number}")
+    torch.manual_seed(choose.randrange(1 << 31))
+    try:
+        module, sizes = module_of(choose, options.drawn)
+        example = torch.randn(sizes)
+        with torch.no_grad():
+            outputs = listed(module(example.clone()))
+    except Exception:  # arguments that do not fit
+        return None
+    if not all(output.is_floating_point() and output.numel() and output.isfinite().all() for output in outputs):
+        return None
+    folder.mkdir()
+    path = folder / "model.t7"
+    names = [block.name for block in module.blocks]
+    try:
+        allow = ("layers",) if choose.random() < 0.6 else ()
+        report = t7bridge.save_module(module, path, example_inputs=example, allow=allow)
+    except T7BridgeError as error:
+        counts["not exported"] += 1
+        if options.show:
+            print(number, "not exported", names, str(error)[:300].replace("\n", " "))
+        return None
+    except Exception as error:
+        counts["DIFFERENT"] += 1
+        print(f"{number} {names}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        return None
+    inputs = [example, *(torch.randn(other_sizes(sizes, choose)) for _ in range(options.sizes))]
+    notes = " ".join(note.message for note in report.notes if note.code == "fixed-sizes")
+    t7bridge.save([[t7bridge.Tensor.from_numpy(value.numpy())] for value in inputs], folder / "in.t7")
+    return Case(number, module, inputs, results_of(module, inputs), folder, notes)
+
+
+def of_python(case: Case, counts: Counter[str]) -> None:
+    """Compare the live module and the page of a case's Lua model with its module."""
+    path = case.folder / "model.t7"
+    try:
+        live = t7bridge.load_module(path).eval()
+        t7bridge.write_module(path, case.folder / "page")
+    except T7BridgeError as error:
+        counts["no module of it"] += 1
+        print(f"{case.number} no module of it: {str(error)[:300]}", flush=True)
+        return
+    case.judge("live", results_of(live, case.inputs), counts)
+    source = case.folder / "page" / "model.py"
+    page = ModuleType("model")
+    page.__file__ = str(source)
+    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec", dont_inherit=True), vars(page))
+    case.judge("page", results_of(page.load(), case.inputs), counts)
+
+
+def of_lua(path: Path) -> list[Any]:
+    """Return the outputs that the Lua script wrote for one model."""
+    results: list[Any] = []
+    for found in t7bridge.load(path).as_list():
+        if isinstance(found, (str, bytes)):
+            results.append(str(found))
+        else:
+            results.append([torch.from_numpy(value.numpy().copy()) for value in found.as_list()])
+    return results
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -266,57 +421,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--sizes", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--drawn", type=float, default=0.5, help="share of blocks with random arguments")
+    parser.add_argument("--only", type=int, help="one module, by its number")
+    parser.add_argument("--show", action="store_true", help="print what is not exported")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    choose = random.Random(options.seed)
-    torch.manual_seed(options.seed)
     counts: Counter[str] = Counter()
-    cases: list[tuple[Chain, list[int], list[Any], str]] = []
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        while len(cases) < options.count:
-            module, sizes = module_of(choose)
-            example = torch.randn(sizes)
-            try:
-                with torch.no_grad():
-                    module(example)
-            except Exception:
-                continue
-            path = f"{folder}/{len(cases) + 1}"
-            try:
-                report = t7bridge.save_module(module, f"{path}.t7", example_inputs=example)
-            except T7BridgeError as error:
-                counts["not exported"] += 1
-                print("not exported", [block.name for block in module.blocks], str(error)[:300].replace("\n", " "))
-                continue
-            inputs = [example, *(torch.randn(other_sizes(sizes, choose)) for _ in range(options.sizes))]
-            results: list[Any] = []
-            for value in inputs:
-                try:
-                    with torch.no_grad():
-                        results.append(listed(module(value)))
-                except Exception:
-                    results.append(None)
-            t7bridge.save([[t7bridge.Tensor.from_numpy(value.numpy())] for value in inputs], f"{path}.in.t7")
-            stated = " ".join(note.message for note in report.notes if note.code == "fixed-sizes")
-            cases.append((module, [list(value.shape) for value in inputs], results, stated))
-        script = Path(folder) / "run.lua"
-        script.write_text(_SCRIPT.format(count=len(cases), folder=folder))
-        subprocess.run([*shlex.split(options.lua), str(script)], check=True)
-        for number, (module, shapes, results, stated) in enumerate(cases, 1):
-            outputs = t7bridge.load(f"{folder}/{number}.out.t7").as_list()
-            answers = [verdict(wanted, found) for wanted, found in zip(results, outputs)]
-            names = [block.name for block in module.blocks]
-            if answers[0] != "right":
-                counts["example not right"] += 1
-                print(f"EXAMPLE {names} {module.end} {shapes[0]}: {answers[0]} {str(outputs[0])[:300]}")
-            for shape, answer in zip(shapes[1:], answers[1:]):
-                counts[answer.partition(":")[0]] += 1
-                if answer.startswith(("DIFFERENT", "Lua alone")):
-                    print(f"{answer} {names} {module.end} example {shapes[0]} at {shape}; {stated}")
-            counts["modules with other sizes"] += any(answer == "right" for answer in answers[1:])
-    print(dict(counts), f"{time.monotonic() - began:.0f} s")
+    numbers = range(1, options.count + 1) if options.only is None else [options.only]
+    # Lua runs the models of some at a time.
+    for start in range(0, len(numbers), _TOGETHER):
+        with tempfile.TemporaryDirectory() as folder:
+            cases: list[Case] = []
+            for number in numbers[start : start + _TOGETHER]:
+                case = made(number, options, Path(folder) / str(number), counts)
+                if case is not None:
+                    cases.append(case)
+                    of_python(case, counts)
+            script = Path(folder) / "run.lua"
+            listed_numbers = ", ".join(str(case.number) for case in cases)
+            script.write_text(_SCRIPT.format(numbers=listed_numbers, folder=folder))
+            subprocess.run([*shlex.split(options.lua), str(script)], check=True)
+            for case in cases:
+                case.judge("Lua", of_lua(case.folder / "out.t7"), counts)
+            counts["modules"] += len(cases)
+        print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     wrong = counts["DIFFERENT"] + counts["example not right"]
     return 1 if wrong else 0
 

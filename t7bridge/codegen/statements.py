@@ -263,6 +263,11 @@ def _needs_name(step: Step) -> bool:
     return has_name and (step.attribute is None or step.attribute.name != step.suggested_name)
 
 
+def _computes(node: ast.expr) -> bool:
+    """Return whether an expression calls a function or computes, and does more than pick elements of lists."""
+    return any(isinstance(part, (ast.Call, ast.BinOp, ast.UnaryOp)) for part in ast.walk(node))
+
+
 def _class_called_by(step: Step) -> CodeBlock | None:
     """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
     if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
@@ -608,8 +613,10 @@ class Writer:
             # A change has to be made at once.
             if self._uses[number] > 1 or _needs_name(step) or changes_shared_memory:
                 self._assign_variable(number)
-        elif changes_shared_memory:  # without a use of its value
-            self.statements.append(ast.Expr(node))
+        elif _computes(node):
+            # Nothing uses its value, but Lua runs it: it may refuse an input, draw random numbers, update statistics.
+            is_call = isinstance(node, ast.Call)
+            self.statements.append(ast.Expr(node) if is_call else ast.Assign([ast.Name("_")], node))
 
     def _begin_pending(self, number: int, node: ast.expr) -> None:
         """Note the expression of a step, given by its number, that has no variable yet."""

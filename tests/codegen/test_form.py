@@ -128,6 +128,36 @@ def test_what_changes_its_input_keeps_its_turn(tmp_path):
     assert "x = self.layers(input)\n        return self.body(x) + self.shortcut(x)" in text
 
 
+def test_branches_without_a_use_are_run(tmp_path):
+    """As in Lua, they refuse what they cannot take, and update their statistics; a page does not leave them out.
+
+    Models that were PyTorch's check the sizes of their inputs by such branches: other sizes would be computed wrongly.
+    """
+
+    def module(name: str, **fields: object) -> TorchObject:
+        return TorchObject(f"nn.{name}", 1, Table.of(fields))
+
+    def container(name: str, *modules: TorchObject) -> TorchObject:
+        return module(name, modules=Table.from_list([*modules]))
+
+    statistics = {"running_mean": Tensor.from_numpy(np.zeros(2)), "running_var": Tensor.from_numpy(np.ones(2))}
+    norm = module("BatchNormalization", **statistics, eps=1e-5, momentum=0.1, affine=False)
+    view = module("View", size=Table.from_list([-1.0, 4.0]), numElements=-4.0)
+    # Without a module of its own in the page: an operator, whose operands must have as many elements.
+    first, all_rows = module("Select", dimension=1.0, index=1.0), module("Select", dimension=2.0, index=1.0)
+    difference = container("Sequential", container("ConcatTable", first, all_rows), module("CSubTable"))
+    branches = container("ConcatTable", module("Identity"), norm, container("Sequential", view), difference)
+    _, page = run_source(container("Sequential", branches, module("SelectTable", index=1.0)), tmp_path)
+    input = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
+    assert torch.equal(page.train()(input), input)
+    (mean,) = (buffer for name, buffer in page.named_buffers() if name.endswith("running_mean"))
+    assert torch.allclose(mean, torch.tensor([0.2, 0.4], dtype=torch.float64))  # as in Lua
+    with pytest.raises(RuntimeError):
+        page(input.repeat(2, 1)[:3])  # 6 elements, which are no multiple of 4
+    with pytest.raises(RuntimeError):
+        page(input.repeat(2, 1))  # 8 elements, but rows of 2 and columns of 4
+
+
 def test_dropout_copies_only_where_others_could_tell():
     """Lua's dropout copies in evaluation: source has a class that does where a layer in place could write into it."""
     models = [case[b"module"] for _, case in read(TESTFILES / "match_models.t7").raw_items()]
