@@ -96,7 +96,7 @@ ACTIONS: dict[str, tuple[float, str, Any]] = {
     "convert other layout": (10, "any", "convert IN OUT.t7 --byte-order big --long-size 4"),
     "convert --nested": (10, "weights", "convert IN OUT.t7 --nested"),
     "convert --dtype": (10, "any", "convert IN OUT.pt --dtype bfloat16"),
-    "convert --rename": (10, "weights", "convert IN OUT.h5 --rename {}.weight=layers.{}.w"),
+    "convert --rename": (10, "weights", "convert IN OUT.h5 --rename weight=w"),
     "convert --strip": (10, "weights", "convert IN OUT.npz --strip 0"),
     "convert --shard-size": (10, "any", "convert IN OUT.safetensors --shard-size 100"),
     "convert --template": (15, "weights", "convert IN OUT.t7 --template MODEL"),
