@@ -470,7 +470,7 @@ def layer_of_sequences(choose: random.Random) -> Drawn:
 
     def encoder() -> Drawn:
         layer = nn.TransformerEncoderLayer(
-            WIDTH, 2, 6, batch_first=True, norm_first=is_first, activation=choose.choice(("relu", "gelu"))
+            WIDTH, 2, 6, dropout=0, batch_first=True, norm_first=is_first, activation=choose.choice(("relu", "gelu"))
         )
         return (lambda block, x: block.l(x)), {"l": layer}
 

@@ -22,6 +22,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,8 +39,31 @@ from t7bridge.errors import T7BridgeError
 _TOGETHER = 25
 """Models that one Lua process runs."""
 
+_RATE = 0.05
+"""Learning rate of the step of training."""
+
 _SCRIPT = """
 require 'nn' require 'nngraph'
+-- The outputs in training, the gradient of the input, and the outputs in evaluation after a step of descent.
+function trained(model, input)
+   local parameters, gradients = model:getParameters()
+   model:training()
+   model:zeroGradParameters()
+   local output = model:forward(input)
+   local outputs = torch.isTensor(output) and {{output}} or output
+   local results, weights = {{}}, {{}}
+   for index, value in ipairs(outputs) do
+      results[index] = value:double()
+      local count = value:nElement()
+      weights[index] = (count > 1 and torch.linspace(-1, 1, count) or torch.Tensor{{-1}}):typeAs(value):viewAs(value)
+   end
+   results[#results + 1] = model:backward(input, torch.isTensor(output) and weights[1] or weights):double()
+   if parameters:dim() > 0 then parameters:add(-{rate}, gradients) end
+   model:evaluate()
+   output = model:forward(input)
+   for _, value in ipairs(torch.isTensor(output) and {{output}} or output) do results[#results + 1] = value:double() end
+   return results
+end
 for _, number in ipairs({{{numbers}}}) do
    local folder = '{folder}/' .. number .. '/'
    local classes = io.open(folder .. 'layers.lua')
@@ -63,6 +87,11 @@ for _, number in ipairs({{{numbers}}}) do
       end
    end
    torch.save(folder .. 'out.t7', results)
+   if {grads} then
+      local input = #case[1] == 1 and case[1][1] or case[1]
+      local works, step = pcall(trained, model, input)
+      torch.save(folder .. 'trained.t7', works and step or tostring(step):sub(1, 2000))
+   end
 end
 """
 
@@ -165,7 +194,7 @@ SEQUENCES: dict[str, Callable[[], Block]] = {
     "norm": lambda: Block("norm", lambda b, x: b.l(x), l=nn.LayerNorm(WIDTH)),
     "attention": lambda: Block("attention", _attended, line=nn.Linear(WIDTH, 3 * WIDTH)),
     "encoder": lambda: Block(
-        "encoder", lambda b, x: b.l(x), l=nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)
+        "encoder", lambda b, x: b.l(x), l=nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0, batch_first=True)
     ),
     "lstm": lambda: Block("lstm", lambda b, x: b.l(x)[0], l=nn.LSTM(WIDTH, WIDTH, batch_first=True)),
     "gru": lambda: Block("gru", lambda b, x: b.l(x)[0], l=nn.GRU(WIDTH, WIDTH, batch_first=True)),
@@ -403,6 +432,48 @@ def of_python(case: Case, counts: Counter[str]) -> None:
     case.judge("page", results_of(page.load(), case.inputs), counts)
 
 
+def trained(module: nn.Module, example: Tensor) -> list[Tensor] | str:
+    """Return what the Lua script's function of this name returns; the error as text if PyTorch cannot train here."""
+    module = deepcopy(module).train()
+    example = example.clone().requires_grad_()
+    try:
+        outputs = listed(module(example))
+        loss = sum((value.flatten() * torch.linspace(-1, 1, value.numel())).sum() for value in outputs)
+        parameters = [*module.parameters()]
+        gradient, *gradients = torch.autograd.grad(loss, [example, *parameters], allow_unused=True)
+        with torch.no_grad():
+            for parameter, direction in zip(parameters, gradients):
+                if direction is not None:
+                    parameter -= _RATE * direction
+            after = listed(module.eval()(example))
+    except Exception as error:  # such as a normalization of one value
+        return f"{type(error).__name__}: {error}"
+    return [value.detach() for value in (*outputs, torch.zeros_like(example) if gradient is None else gradient, *after)]
+
+
+def judge_training(case: Case, counts: Counter[str]) -> None:
+    """Compare a step of training in Lua with PyTorch's: count the verdict, and print one that is wrong."""
+    found: Any = t7bridge.load(case.folder / "trained.t7")
+    if isinstance(found, (str, bytes)):
+        found = str(found)
+    else:
+        found = [torch.from_numpy(value.numpy().copy()) for value in found.as_list()]
+    wanted = trained(case.module, case.inputs[0])
+    if isinstance(wanted, str):
+        counts["training: PyTorch refuses"] += 1
+        return
+    answer = verdict(wanted, found)
+    counts[f"training: {answer.partition(':')[0]}"] += 1
+    if answer == "right":
+        return
+    counts["DIFFERENT"] += 1
+    parts = (
+        [verdict([one], [other]) for one, other in zip(wanted, found)] if not isinstance(found, str) else found[:600]
+    )
+    names = [block.name for block in case.module.blocks]
+    print(f"{case.number} training {names} {case.module.end}: {answer} {parts}", flush=True)
+
+
 def of_lua(path: Path) -> list[Any]:
     """Return the outputs that the Lua script wrote for one model."""
     results: list[Any] = []
@@ -422,6 +493,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drawn", type=float, default=0.5, help="share of blocks with random arguments")
+    parser.add_argument("--grads", action="store_true", help="compare a step of training, too")
     parser.add_argument("--only", type=int, help="one module, by its number")
     parser.add_argument("--show", action="store_true", help="print what is not exported")
     options = parser.parse_args(arguments)
@@ -441,10 +513,14 @@ def main(arguments: list[str] | None = None) -> int:
                     of_python(case, counts)
             script = Path(folder) / "run.lua"
             listed_numbers = ", ".join(str(case.number) for case in cases)
-            script.write_text(_SCRIPT.format(numbers=listed_numbers, folder=folder))
+            script.write_text(
+                _SCRIPT.format(numbers=listed_numbers, folder=folder, rate=_RATE, grads=str(options.grads).lower())
+            )
             subprocess.run([*shlex.split(options.lua), str(script)], check=True)
             for case in cases:
                 case.judge("Lua", of_lua(case.folder / "out.t7"), counts)
+                if options.grads:
+                    judge_training(case, counts)
             counts["modules"] += len(cases)
         print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     wrong = counts["DIFFERENT"] + counts["example not right"]
