@@ -382,7 +382,9 @@ local function model()
   if on('outputs_twice') then outputs[#outputs + 1] = id(outputs[1]) outputs[#outputs + 1] = nn.MulConstant(2)(outputs[total]) end
   local net = nn.gModule(inputs, outputs)
   for _, p in ipairs(net:parameters() or {}) do p:normal(0, 0.5) end
-  if on('expanded') then for _, e in ipairs(all_linear) do if e[1].bias then e[1].bias = torch.Tensor(1):fill(0.3):expand(e[3]) break end end end
+  -- A bias whose elements are one number: some BLAS refuse such a vector (stride 0), and Lua then adds nothing.
+  local takes_expanded = torch.zeros(1, 2):addr(1, torch.ones(1), torch.ones(1):expand(2)):sum() == 2
+  if on('expanded') and takes_expanded then for _, e in ipairs(all_linear) do if e[1].bias then e[1].bias = torch.Tensor(1):fill(0.3):expand(e[3]) break end end end
   if on('nan', 1) then
     local list = net:parameters() local p = list and #list > 0 and pick(list)
     local harmless = kind == 'rnn_relu' or kind == 'highway' or next(made, next(made)) -- thresholds of NaN are other numbers in Lua
