@@ -435,6 +435,10 @@ def of_python(case: Case, counts: Counter[str]) -> None:
 def trained(module: nn.Module, example: Tensor) -> list[Tensor] | str:
     """Return what the Lua script's function of this name returns; the error as text if PyTorch cannot train here."""
     module = deepcopy(module).train()
+    for inner in module.modules():
+        # nn's layer takes its running statistics for a batch of one, in training too.
+        if isinstance(inner, nn.modules.batchnorm._BatchNorm) and len(example) == 1:
+            inner.eval()
     example = example.clone().requires_grad_()
     try:
         outputs = listed(module(example))

@@ -1041,7 +1041,8 @@ def _momentum_in_lua(b: Builder, momentum: float) -> float:
 @operation(
     "batch_norm",
     lua="nn.BatchNormalization, nn.SpatialBatchNormalization, nn.VolumetricBatchNormalization",
-    note="Means and variances are updated in training as in PyTorch.",
+    note="Means and variances are updated in training as in PyTorch; with a batch of one, releases of nn since August "
+    "2017 use the running ones in training, too.",
 )
 def batch_norm(
     b: Builder,
