@@ -442,6 +442,24 @@ def test_sizes_of_whole_numbers_are_checked_as_floats(tmp_path):
     assert kinds.index("nn.Copy") < kinds.index("nn.ConcatTable")
 
 
+def test_pooling_has_no_window_behind_its_input(tmp_path):
+    """In ceil mode, with strides larger than the kernel and no padding, Lua's layers have one where PyTorch has none."""
+    images = torch.randn(2, 3, 8, 9)
+    pools = [
+        nn.MaxPool2d((1, 2), (3, 4), ceil_mode=True),
+        nn.MaxPool2d((1, 3), 3, ceil_mode=True),
+        nn.MaxPool2d(2, (3, 6), dilation=(1, 3), ceil_mode=True),
+        nn.AvgPool2d((2, 1), (5, 4), ceil_mode=True, count_include_pad=False),
+        nn.LPPool2d(2, (1, 2), (2, 5), ceil_mode=True),
+    ]
+    for number, pool in enumerate(pools):
+        t7bridge.save_module(pool, tmp_path / f"{number}.t7", images)
+        torch.testing.assert_close(t7bridge.load_module(tmp_path / f"{number}.t7")(images), pool(images))
+    with_indices = nn.MaxPool2d((1, 2), (3, 4), ceil_mode=True, return_indices=True)
+    with pytest.raises(UnsupportedError, match="behind the input"):
+        t7bridge.save_module(with_indices, tmp_path / "indices.t7", images, allow=("layers",))
+
+
 class Losses(nn.Module):
     def forward(self, x, y):
         return (x - y).square().mean(), x.sum(1), (x * y).sum()

@@ -406,6 +406,7 @@ def pool(
         The maxima or means; in a list with the positions of the maxima, if the operation returns these and a layer for
         them is allowed.
     """
+    whole = self
     has_indices = b.kind.endswith("indices")
     is_max = b.kind.startswith("max")
     rank = int(b.kind.partition("pool")[2][0])  # the 2 of max_pool2d_with_indices
@@ -415,6 +416,9 @@ def pool(
     padding = _per_dimension(rank, padding, for_height=0)
     dilation = _per_dimension(rank, dilation, for_height=1)
     layer = _pooling_layer(rank, is_max, (kernel, stride, padding, dilation), ceil_mode)
+    # With padding, Lua leaves out a last window that would begin behind the input, as PyTorch does.
+    if ceil_mode and not any(padding):
+        self = _up_to_last_window(b, self, (kernel, stride, dilation), counts=shape[2:])
     if not is_max:
         is_padded = any(padding)
         _check_means(rank, is_padded, ceil_mode, divisor_override)
@@ -425,8 +429,35 @@ def pool(
     result = apply_to_images(b, layer, self, shape)
     if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
         return result
+    if self is not whole:
+        raise CannotError("windows would begin behind the input, and the indices are those of a part of it")
     indices = make("pt.MaxPlaces", *_in_lua_order(kernel, stride, padding, dilation), ceil_mode)
     return [result, apply_to_images(b, indices, self, shape)]
+
+
+def _up_to_last_window(b: Builder, value: Wire, options: tuple[Any, Any, Any], counts: Any) -> Wire:
+    """Return a value without the elements behind PyTorch's last windows, where Lua's ceil mode may have one more.
+
+    If a stride is larger than a window, elements between two windows are in neither. Where the value ends among these,
+    Lua's next window begins behind it, without padding.
+
+    Args:
+        b: the builder.
+        value: (batch, channels, sizes of a signal, an image or a volume).
+        options: the kernel, stride and dilation, each with a number for each dimension of images or volumes.
+        counts: the numbers of PyTorch's windows in each dimension.
+    """
+    rank = len(counts)
+    for dimension, (size, stride, step) in enumerate(zip(*(option[-rank:] for option in options))):
+        span = step * (size - 1) + 1
+        if stride <= span:
+            continue
+        axis = 2 + dimension
+        extent, count = make_static(value.shape[axis], counts[dimension])
+        used = (count - 1) * stride + span
+        if used < extent:
+            value = b.narrow(value, axis, start=0, count=used)
+    return value
 
 
 def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
