@@ -22,12 +22,10 @@ from ..nn.torch_nn import TORCH
 from .attention import attention_names
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
+from .forms import BatchOrigin, Form, certainly_same_shape
 from .idioms import (
-    BatchOrigin,
-    Form,
     Idiom,
     attribute_base_name,
-    certainly_same_shape,
     copying,
     form_of_copy,
     function_of,

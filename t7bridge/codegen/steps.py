@@ -16,7 +16,7 @@ from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.mapping import ModuleSpec
 from ..nn.pieces import STATEFUL
 from .code import Construction, Write, sequential
-from .idioms import Form
+from .forms import Form
 
 ElementPath: TypeAlias = "tuple[int | str, ...]"
 """Selected elements, one inside the other: numbers from 0, or names."""

@@ -1,0 +1,220 @@
+"""The steps of a class are tidied before they become statements: chains of modules become one Sequential, others become
+functions, and what is left gets its names. A step applies a module or an operation to the results of earlier steps;
+step 0 is the input of the class. A block is one class of a page with its steps and attributes, each of which holds a
+module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..nn.graphs import is_free_name
+from .code import applied
+from .steps import GATES, PARTS, Attribute, CodeBlock, Ref, Step, refs
+
+
+def tidy(block: CodeBlock) -> None:
+    """Join chains of modules, replace stateless modules by functions, and name the modules, all in the class itself."""
+    # Before modules become parts of chains: it asks for the class that reads a value.
+    _name_gates(block)
+    # Before chains are joined: as expressions, these layers are no barriers between chains.
+    _write_out_of_place(block)
+    _join_chains(block)
+    # After that, for what is left alone: in a chain, a module reads better.
+    _replace_by_functions(block)
+    used_attributes = {id(step.attribute) for step in block.steps if step}
+    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used_attributes]
+    _name_attributes(block.attributes)
+
+
+def _write_out_of_place(block: CodeBlock) -> None:
+    """Turn in-place layers whose writing nobody sees into expressions, with results in memory of their own."""
+    # What calls a class inside the model may use the input again.
+    shared_memory = SharedMemory(block, is_input_shared=not block.is_whole_model)
+    for step in block.steps:
+        if step is None or step.out_of_place is None:
+            continue
+        # A module that several steps use, or the user named, is kept.
+        if step.attribute is None or step.attribute.stays_separate:
+            continue
+        if not shared_memory.is_write_seen(step):
+            step.write = step.out_of_place
+            step.attribute = None
+            step.inplace = False
+            step.shares_memory = False
+
+
+def _replace_by_functions(block: CodeBlock) -> None:
+    """Turn modules that are not in a chain into equivalent functions of PyTorch, where there are any."""
+    for step in block.steps:
+        if step is None or step.function is None or step.attribute is None:
+            continue
+        is_in_chain = len(step.attribute.calls) > 1
+        if not is_in_chain:
+            step.write = step.function
+            step.attribute = None
+            step.inplace = False  # a function returns a new tensor
+
+
+def _name_gates(block: CodeBlock) -> None:
+    """Name the parts of a value gates, not parts, if each is only the input of a sigmoid or tanh.
+
+    As in an LSTM, at least one must be that of a sigmoid.
+    """
+    readers: dict[int, set[str]] = {}
+    """By the number of a step, the classes of the modules that take one element of its result; "" for other uses."""
+    for number, ref in block.links():
+        reader = ""
+        is_use_by_step = number < len(block.steps)  # else the class returns it
+        if is_use_by_step and len(ref.path) == 1:
+            step = block.steps[number]
+            if step is not None and step.attribute is not None:
+                reader = step.attribute.calls[0].name  # the only one: no chains are joined yet
+        readers.setdefault(ref.step, set()).add(reader)
+    for number, step in enumerate(block.steps):
+        if step is None or step.suggested_name != PARTS:  # the name of every tensor that is split
+            continue
+        classes = readers.get(number, set())
+        if "nn.Sigmoid" in classes and classes <= {"nn.Sigmoid", "nn.Tanh"}:
+            step.suggested_name = GATES
+
+
+def _join_chains(block: CodeBlock) -> None:
+    """Join modules into one Sequential where the result of one has no other use than to be the input of the next.
+
+    All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
+    that changes shared memory in place: it would read what that step writes. In `block.steps`, `None` takes the place
+    of a step that became part of a later one.
+    """
+    shared_memory = SharedMemory(block)
+    changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
+    for number, step in enumerate(block.steps):
+        if step is None:
+            continue
+        source = _only_source(step)
+        if source is None or shared_memory.uses[source.step] != 1:
+            continue
+        earlier = block.steps[source.step]
+        # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
+        if earlier is None or not _can_be_chained(earlier) or earlier.is_node_name:
+            continue
+        is_moved = any(block.steps[source.step + 1 : number])  # behind the steps between, if there are any
+        # The two steps themselves may be the changing ones.
+        if is_moved and any(source.step <= changing <= number for changing in changing_steps):
+            continue
+        _append_to_chain(earlier, step)
+        block.steps[source.step] = None
+
+
+def _only_source(step: Step) -> Ref | None:
+    """Return the whole result that a step passes through a module; `None` if it may not be part of a chain."""
+    if not _can_be_chained(step):
+        return None
+    (operand,) = step.operands
+    if not isinstance(operand, Ref) or operand.path:  # a list, or an element of one
+        return None
+    return operand
+
+
+def _append_to_chain(chain: Step, step: Step) -> None:
+    """Make a step that of a whole chain: of the modules of the step whose result it takes, and of its own.
+
+    It is the later step that is changed, so that the steps that use its result need no change.
+
+    Args:
+        chain: the earlier step, whose result nothing else uses; the caller removes it.
+        step: the later step.
+    """
+    modules = chain.attribute
+    last = step.attribute
+    assert modules is not None
+    assert last is not None
+    modules.calls += last.calls
+    # The output of a branch is that of its last module, which has the name of the branch.
+    modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
+    step.attribute = modules
+    step.operands = chain.operands
+    step.function = None  # it would replace the last module only
+    # The last module changes the input of the chain if those before it pass on its memory.
+    step.inplace = chain.inplace or (chain.shares_memory and step.inplace)
+    step.shares_memory = chain.shares_memory and step.shares_memory
+
+
+_BRANCHES = ("body", "shortcut", "branch")
+"""Names for the last modules of branches (`Steps._branch_name`)."""
+
+
+def _can_be_chained(step: Step) -> bool:
+    """Return whether a step passes one value, or list, through a module that may become part of a Sequential."""
+    return (
+        step.write is applied
+        and step.attribute is not None
+        and not step.attribute.stays_separate
+        and len(step.operands) == 1
+    )
+
+
+class SharedMemory:
+    """Determines which steps write to memory that anything else uses; computed once for each step.
+
+    Attributes:
+        uses: number of uses of each step's result, by the number of the step; 0 for one without use. That the class
+            returns it is a use.
+
+    Args:
+        block: the class, whose steps stay as they are while this is in use; they may be replaced by expressions that
+            share less memory.
+        is_input_shared: whether the memory of the input counts as used by something else, whatever uses it here.
+    """
+
+    def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
+        """Count the uses; what is shared is found when it is asked for."""
+        self._block = block
+        self.uses = block.uses()
+        self._shared: list[bool] = [True] if is_input_shared else []
+        """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
+
+    def is_changed_by(self, step: Step) -> bool:
+        """Return whether a step works in place, and other steps use the memory of any of its operands, too."""
+        if not step.inplace:
+            return False
+        # An element of a list is memory of the list, too.
+        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.operands))
+
+    def is_write_seen(self, step: Step) -> bool:
+        """Return whether other steps, also outside of the class, would see a step write into its first operand."""
+        first = step.operands[0]
+        # A layer on a list writes into the first element.
+        while isinstance(first, list):
+            if not first:  # nothing is known of where it would write
+                return True
+            first = first[0]
+        # An element of a list is memory of the list, too.
+        return bool(first.path) or self._is_shared(first.step)
+
+    def _is_shared(self, number: int) -> bool:
+        """Return whether anything but one step uses the memory of a step's result."""
+        # In order, as the sources of a step come before it.
+        for earlier in range(len(self._shared), number + 1):
+            step = self._block.steps[earlier]
+            sources = refs(step.operands) if step and step.shares_memory else ()
+            is_source_shared = any(self._shared[ref.step] for ref in sources)
+            self._shared.append(self.uses[earlier] > 1 or is_source_shared)
+        return self._shared[number]
+
+
+def _name_attributes(attributes: list[Attribute]) -> None:
+    """Name attributes after their bases, numbered in the order of use if several have the same."""
+    counts = Counter(attribute.base_name for attribute in attributes)
+    numbers: dict[str, int] = {}
+    names: set[str] = set()
+    for item in attributes:
+        name = item.base_name
+        if counts[name] > 1:
+            numbers[name] = numbers.get(name, 0) + 1
+            name = f"{name}{numbers[name]}"
+        # Not that of an attribute of every module, such as `forward`.
+        while name in names or not is_free_name(name):
+            name += "_"
+        names.add(name)
+        item.name = name
