@@ -1,14 +1,18 @@
-"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch (an idiom).
+"""From a plan to steps, the data flow before anything has a name. A spec is a module of the plan; it becomes steps,
+plain PyTorch (an idiom), or one step with a module of torch.nn, or of its own class, whose source the page includes.
 The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
+The plain class of a spec is the class of torch.nn that does the same for each tensor with a batch dimension.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
 
+from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn import walk
@@ -172,13 +176,11 @@ class SourceBuilder:
         """
         if spec.target == SEQUENTIAL:
             return self._torch_sequential(spec, form, kind)
-        # The class of torch.nn takes no list.
+        # A layer may take a list where its plain class does not. What has no plain class takes none in Lua either.
         if spec.plain and kind.is_list:
             return None
         idiom = idiom or idiom_of(spec, form)
-        # Without `call` it is an expression. Unless it is `applied`, the call of the module alone, operations before or
-        # after the module belong to it.
-        if idiom is None or idiom.call is None or idiom.write is not applied:
+        if idiom is None or idiom.call is None or idiom.has_operations:
             return None
         return idiom.call, idiom.form
 
@@ -219,8 +221,7 @@ class SourceBuilder:
         if spec.target.startswith("torch.nn."):
             return False
         idiom = idiom_of(spec, form)
-        # `applied` calls the module alone. Anything else is an operator, a function, or has operations around it.
-        return idiom is not None and idiom.write is not applied
+        return idiom is not None and idiom.has_operations
 
     def _block_for(
         self, spec: ModuleSpec, form: Form, kind: Kind, base_name: str, is_whole_model: bool = False
@@ -310,17 +311,19 @@ class SourceBuilder:
     def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
         """Return whether a container can be written as steps for an input of a kind.
 
-        Not if an output may be nothing: Lua leaves it out of the list that a container returns, in which steps would
-        have an element for it.
+        Not if the output of a module inside may be nothing (nil): Lua leaves it out of the list that the container
+        returns, in which steps would have an element for it.
         """
         flow = traits(spec).flow
         child_count = len(spec.children)
-        if flow is walk.parallel:
-            # Each output needs an element of the input; one of unknown length is assumed to have all.
+        if flow is walk.parallel:  # a module for each element of the input
+            outputs = self.output_kind(spec, kind).items
+            if outputs is None:  # it is not known which of them are something
+                return False
+            # A list of unknown length is assumed to have an element for each module. Without one, a module gets
+            # nothing, and steps cannot write what it returns for that.
             element_count = child_count if kind.items is None else len(kind.items)
-            # Its items are the outputs that are something; `None` if it is not known which are.
-            output = self.output_kind(spec, kind)
-            return output.items is not None and len(output.items) <= element_count
+            return len(outputs) <= element_count
         if flow is walk.branches and kind == ANY:
             # The input may be nothing: then steps are right if Lua fails, or if all modules return something even so.
             output = self.output_kind(spec, NOTHING)
@@ -412,9 +415,9 @@ class Body:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
             return step.element_form
-        # Of an element only its origin is known: an input of the model, or one of its own. It is the same in each call.
-        is_input = self.block.is_whole_model and value.is_in_input
-        return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
+        # Of any other element nothing is known but its origin: an input of the model, or one of its own.
+        is_input_of_model = self.block.is_whole_model and value.is_in_input
+        return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input_of_model)))
 
     def kind(self, value: Value) -> Kind:
         """Return whether a value is a tensor or a list, as far as it is known; of each list that is found out once."""
@@ -461,32 +464,32 @@ class Body:
             next_module: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
-        facts = traits(spec)
-        if facts.is_identity:
+        if traits(spec).is_identity:
             return value
-        # What becomes a class is its steps only in that class, which may be this one.
-        if spec is self.block.spec or not self._becomes_class(spec):
-            output = self._without_class(spec, value, next_module)
+        if not self._becomes_another_class(spec):
+            output = self._written_on_lists(spec, value, next_module)
             if output is not None:
                 return output
-        # No list goes through an nn.Sequential: its modules are steps, but those of a shared one are steps of a class.
-        is_for_lists = _returns_list(spec) or _takes_list(spec)
-        if spec.target == SEQUENTIAL and is_for_lists and not self.builder.is_shared(spec):
-            return self.sequence(spec, value)
+            # No list goes through an nn.Sequential: its modules become steps here.
+            is_for_lists = _returns_list(spec) or _takes_list(spec)
+            if spec.target == SEQUENTIAL and is_for_lists:
+                return self.sequence(spec, value)
         return self._apply_as_tensor(spec, value, name)
 
-    def _becomes_class(self, spec: ModuleSpec) -> bool:
-        """Return whether a module becomes a class of the source even if it could be written as steps.
+    def _becomes_another_class(self, spec: ModuleSpec) -> bool:
+        """Return whether a module becomes a class of the page, other than this one, even if it could be steps here.
 
-        A graph does, and a container that occurs at several places; not a layer on lists with modules, whose entry says
-        how it is `written`.
+        A graph does, and a container that occurs at several places; not a layer on lists that has modules inside, whose
+        entry says how it is `written`.
         """
+        if spec is self.block.spec:
+            return False
         facts = traits(spec)
         has_name_for_class = bool(facts.block)
         is_container = has_name_for_class or (bool(spec.children) and not facts.written)
         return is_container and (spec.graph is not None or self.builder.is_shared(spec))
 
-    def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
+    def _written_on_lists(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
         """Add the steps of a container or layer on lists, and return their output.
 
         `None` is returned, and nothing added, where its class is needed, and for a Sequential or any other layer.
@@ -539,25 +542,25 @@ class Body:
         return Form(ranks.pop() if len(ranks) == 1 else None)
 
     def _apply_as_tensor(self, spec: ModuleSpec, value: Value, name: str) -> Value:
-        """Return the output of a module that is not written as steps on lists: one step, a module or an expression.
+        """Add one step for a module, and return its output: the call of a module, or an expression in its place.
 
         Args:
-            spec: the module.
+            spec: the module, which is not written as steps on lists.
             value: its input.
             name: its name, up to a number; empty to derive it from its class.
         """
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
-        # A module of torch.nn with operations around it, which a construction alone cannot express.
-        if idiom is not None and idiom.call is not None and idiom.write is not applied:
+        if idiom is not None and idiom.call is not None and idiom.has_operations:
             return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
-        # The class of torch.nn takes no list, and no single example, which a model of this layer alone has to take.
-        if spec.plain and (kind.is_list or spec is self.block.spec):
+        # The plain class takes no list, and no single example, which a model of this layer alone has to take.
+        is_whole_class = spec is self.block.spec
+        if spec.plain and (kind.is_list or is_whole_class):
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
         if idiom is not None and idiom.call is None:
             return self._add_expression(spec, value, name, idiom)
-        # A module alone: of torch.nn, or, without an idiom, of a class of its own.
+        # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
         call, form_of_output = self.builder.construct(spec, form, kind, idiom)
         return self.add_module(spec, call, value, name, form_of_output)
 
@@ -598,7 +601,15 @@ class Body:
         return ref
 
     def add_module(
-        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
+        self,
+        spec: ModuleSpec,
+        call: Construction,
+        value: Value,
+        name: str,
+        form: Form,
+        write: Write = applied,
+        operands: list[Value] | None = None,
+        result_names: tuple[str, ...] = (),
     ) -> Ref:
         """Add a step that applies a module; a module applied before is not stored twice.
 
@@ -608,13 +619,15 @@ class Body:
             value: its input.
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
-            write: makes the expression from the module and the input.
+            write: makes the expression from the module and the operands.
+            operands: what the module is called with; by default its input alone.
+            result_names: the names of variables for the elements of its output; see `Step`.
         """
         attribute = self._attribute_for(spec, call, name)
         effect = self.builder.memory_effects.of(spec)
         step = Step(
             write,
-            [value],
+            operands=[value] if operands is None else operands,
             attribute=attribute,
             # What several steps use stays a module.
             function=None if attribute.stays_separate else function_of(call),
@@ -622,6 +635,7 @@ class Body:
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
             shares_memory=effect.shares,
+            result_names=result_names,
         )
         return self.add(step)
 
@@ -735,50 +749,82 @@ class StepDomain(walk.Domain[Value]):
         return super().reversed(value)
 
 
+@define(eq=False)
+class TrialCall:
+    """A call of a module inside a container, in a trial.
+
+    Attributes:
+        child: the name of the module in the container.
+        value: its input.
+        is_for_each: whether the container applies this module, or copies of it, to each element of a list.
+    """
+
+    child: str
+    value: Value
+    is_for_each: bool = False
+
+
 class Trial(StepDomain):
-    """A run of the flow of a container that adds no step, but notes which modules are called with what. `Steps` runs
-    the same flow later, with the same calls in the same order: the number of a call is the same in both.
+    """A run of the flow of a container that adds no step, but records which modules are called with what. `Steps` runs
+    the same flow later, with the same calls in the same order: the number of a call, from 0, is the same in both.
 
     Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
 
     Attributes:
-        called_children: the names of the modules that are called, in order.
-        receivers: by the number of a call, the name of the module that receives its output.
+        calls: the calls of modules inside, in order.
         branch_calls: the numbers of the calls whose outputs are elements, or parts, of the container's.
-        repeated_children: the names of modules that are called for each element of a list, or several times.
         splits_input: whether the container returns a list of what two modules return for its whole input.
+        repeated_children: the names of modules that are called for each element of a list, or several times.
+        receivers: by the number of a call, the name of the module that receives its output.
 
     Raises:
         ClassNeededError: the container cannot be written as steps.
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
-        """Run the flow, and note what it calls; raise if its steps would not do what the class does."""
+        """Run the flow, which calls the methods below; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
-        self.splits_input = False
-        self.called_children: list[str] = []
-        self.receivers: dict[int, str] = {}
+        self.calls: list[TrialCall] = []
         self.branch_calls: set[int] = set()
-        self.repeated_children: set[str] = set()
-        self._called: set[str] = set()
-        """The names in `called_children`, to look them up."""
-        self._is_for_each_element = False
-        """Whether the flow is now applying modules to the elements of a list (`each`)."""
-        self._calls_on_input: set[int] = set()
-        """The numbers of the calls whose input is that of the container."""
-        self._run_flow()
+        flow = traits(spec).flow
+        assert flow is not None
+        output: Value = flow(spec, value, self)
+        if isinstance(output, list):
+            self._note_branches(output)
+        self._check_calls_for_each()
         # Lua leaves what is nothing out of a list of outputs, which needs the class.
         if self._may_return_nothing() and not body.builder.can_be_steps(spec, body.kind(value)):
             raise ClassNeededError
+        # By identity: of the very input, not of a list that is equal.
+        calls_on_input = {number for number, call in enumerate(self.calls) if call.value is value}
+        returns_two = isinstance(output, list) and len(output) == 2
+        self.splits_input = returns_two and self.branch_calls == calls_on_input == {0, 1}
+        self.repeated_children = self._repeated_children()
+        self.receivers = self._receivers()
 
-    def _run_flow(self) -> None:
-        """Run the flow, which calls the methods below: these fill all attributes but for those about its output."""
-        flow = traits(self._spec).flow
-        assert flow is not None
-        output: Value = flow(self._spec, self._value, self)
-        if isinstance(output, list):
-            self._note_branches(output)
-            self.splits_input = len(output) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
+    def _check_calls_for_each(self) -> None:
+        """Refuse modules that cannot be called for all elements of a list, for each of which Lua has a copy of them."""
+        called_before: set[str] = set()
+        for call in self.calls:
+            if call.is_for_each:
+                _check_can_be_one_for_all(self._spec.children[call.child], call.child in called_before)
+            called_before.add(call.child)
+
+    def _repeated_children(self) -> set[str]:
+        """Return the names of the modules that are called for each element of a list, or several times."""
+        counts = Counter(call.child for call in self.calls)
+        return {call.child for call in self.calls if call.is_for_each or counts[call.child] > 1}
+
+    def _receivers(self) -> dict[int, str]:
+        """Return the names of the modules that receive outputs, the last of several, by the number of the call.
+
+        A module that takes only an element of an output is none: it does not say what the whole is for.
+        """
+        return {
+            _call_of(call.value): call.child
+            for call in self.calls
+            if isinstance(call.value, Ref) and _is_output(call.value) and not call.value.path
+        }
 
     def _may_return_nothing(self) -> bool:
         """Return whether elements of the output may be nothing, as far as the input may be."""
@@ -790,14 +836,14 @@ class Trial(StepDomain):
         return flow is walk.branches and is_input_of_inner_class
 
     def is_input_that_was_list(self, value: Value) -> bool:
-        """Return whether a value is the input of the class, of unknown kind, and was a list in the last call in Lua.
+        """Return whether a value is the class's input, of unknown kind, that was a list when Lua last ran the model.
 
-        It may then be taken for a list.
+        It may then be taken for a list. Asked only by containers that return a list for a list (`stack`): their last
+        output is still in their fields.
         """
-        is_unknown = value == INPUT and self._body.kind(value) == ANY
-        if not is_unknown or self._spec.obj is None:
+        is_unknown_input = value == INPUT and self._body.kind(value) == ANY
+        if not is_unknown_input or self._spec.obj is None:
             return False
-        # For a list the container returned a list, which is still in its fields.
         return bool(items_of(self._spec.obj.get("output")))
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
@@ -823,7 +869,7 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Note the calls of modules by a function of the stacked tensors of a list, and return an unknown value.
+        """Record the calls of modules by a function of the stacked tensors of a list, and return an unknown value.
 
         Args:
             value: the list.
@@ -842,7 +888,7 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
-        """Apply one module, or copies of it, to all elements of a list.
+        """Record the calls of one module, or of copies of it, for all elements of a list.
 
         Args:
             value: the list.
@@ -851,55 +897,29 @@ class Trial(StepDomain):
         """
         if not isinstance(value, list):
             raise ClassNeededError
-        # Never nested: `apply` calls modules of this container, and in a trial they run no flow of their own. After an
-        # error the trial is not used any more.
-        self._is_for_each_element = True
+        first_call = len(self.calls)
         output = super().each(value, apply, different)
-        self._is_for_each_element = False
+        for call in self.calls[first_call:]:
+            call.is_for_each = True
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call of a module inside, and return a reference that stands for its output.
+        """Record a call of a module inside, and return a reference that stands for its output.
 
         Args:
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+            node: of a graph, the number of the node that calls it; not used.
 
         Raises:
-            ClassNeededError: the container calls too many modules, or one that it calls repeatedly cannot be one.
+            ClassNeededError: the container calls too many modules.
         """
-        number = len(self.called_children)
+        number = len(self.calls)
         if number == _MOST_CALLS:
             raise ClassNeededError
-        # From the notes follow names of attributes, and that a child called repeatedly is one attribute. A graph needs
-        # neither: its nodes have names of the user, and each is an attribute of its own, also of a shared module.
-        if node is None:
-            self._note_call(number, spec.children[child], child, value)
-        self.called_children.append(child)
-        self._called.add(child)
+        self.calls.append(TrialCall(child, value))
         return _output_of(number)
-
-    def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        """Note a call in `repeated_children`, `receivers` and `_calls_on_input`, or refuse it if its class is needed.
-
-        Args:
-            number: of the call.
-            inside: the module that is called.
-            child: its name in the container.
-            value: its input.
-        """
-        is_called_before = child in self._called
-        if self._is_for_each_element:
-            _check_can_be_one_for_all(inside, is_called_before)
-        if self._is_for_each_element or is_called_before:
-            self.repeated_children.add(child)
-        # A module that takes only an element of an output does not say what the whole is for.
-        if isinstance(value, Ref) and _is_output(value) and not value.path:
-            self.receivers[_call_of(value)] = child
-        if value is self._value:  # the very input, not a list that is equal
-            self._calls_on_input.add(number)
 
     def _note_branches(self, outputs: Sequence[Value]) -> None:
         """Note which of these values are outputs of calls."""
@@ -980,20 +1000,18 @@ class Steps(StepDomain):
 
         Of a graph, names and lengths of lists are noted in the class, too.
         """
-        graph = self._spec.graph
         flow = traits(self._spec).flow
         assert flow is not None
-        if graph is None:
-            output: Value = flow(self._spec, self._value, self)
-            return output
-        links = [link for node in graph.nodes for link in node.takes]
-        links += graph.outputs
-        # Each index of a path is written as a subscript.
-        self._body.builder.budget.spend(sum(len(path) for _, path in links))
-        # The names first, for the steps that the flow adds.
-        self._name_elements_of_graph_input(links)
-        self._value_names = attention_names(self._spec, graph)
-        output = flow(self._spec, self._value, self)
+        links: list[Link] = []
+        graph = self._spec.graph
+        if graph is not None:
+            links += [link for node in graph.nodes for link in node.takes]
+            links += graph.outputs
+            # Each index of a path is written as a subscript.
+            self._body.builder.budget.spend(sum(len(path) for _, path in links))
+            self._name_elements_of_graph_input(links)
+            self._value_names = attention_names(self._spec, graph)
+        output: Value = flow(self._spec, self._value, self)
         # After the flow, which collects the values of the nodes that the links lead to.
         self._note_lists_in_input(links)
         return output
@@ -1064,24 +1082,23 @@ class Steps(StepDomain):
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
         """Add what applies a module inside to a value: steps, or the module itself; return its output.
 
-        The trial ran the same flow, so that what it noted of a call holds for the call of the same number here.
-
         Args:
             spec: the container.
             child: the name of the module in it.
             value: its input.
             node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
         """
+        # What the trial recorded of its call of this number holds here: it ran the same flow.
         number = self._call_count
-        self._call_count += 1  # for every call, as in the trial
+        self._call_count += 1
         inside = spec.children[child]
         if node is not None:
-            # The name is the user's for the node, or empty. Of a graph the trial notes nothing that could help.
+            # Each node is written as if it were the only call, under the user's name for it, if there is any.
             assert spec.graph is not None
             return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
             return self._call_repeated(inside, value)
-        # The module that takes the output: a branch whose output a sum takes is a `body` or a `shortcut`.
+        # By the module that takes the output branches are named: `body` and `shortcut` if that adds them up.
         receiver = self._trial.receivers.get(number)
         next_module = None if receiver is None else spec.children[receiver]
         return self._body.apply(inside, value, name=self._branch_name(number), next_module=next_module)
@@ -1109,9 +1126,8 @@ class Steps(StepDomain):
             return "branch"
         # The branches are calls 0 and 1, and no others (`splits_input`), and are added up. The one of more modules is
         # the body, of two equal ones the first; the other is the shortcut, mostly an identity or one convolution.
-        first, second = self._trial.called_children
-        is_first_larger = _size_of(self._spec.children[first]) >= _size_of(self._spec.children[second])
-        number_of_body = 0 if is_first_larger else 1
+        first, second = (_size_of(self._spec.children[call.child]) for call in self._trial.calls)
+        number_of_body = 0 if first >= second else 1
         return "body" if number == number_of_body else "shortcut"
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
@@ -1156,8 +1172,8 @@ class Steps(StepDomain):
         """
         block = self._body.block
         is_first_use = block.input_count == 0
-        # If any use requires an exact number, there are no more.
-        block.ignores_further_inputs = ignores_further and (is_first_use or block.ignores_further_inputs)
+        if is_first_use or not ignores_further:  # one use of exactly as many elements decides for all
+            block.ignores_further_inputs = ignores_further
         block.input_count = max(count, block.input_count)
 
     def _note_lists_in_input(self, links: list[Link]) -> None:
@@ -1168,7 +1184,7 @@ class Steps(StepDomain):
         """
         list_lengths = self._body.block.list_lengths
         for source, path in links:
-            value = self._node_values[source]
+            value = self._node_values[source]  # an element of this value is taken, if the path is not empty
             # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
                 (index,) = value.path
@@ -1247,11 +1263,10 @@ class Lists:
                 of them.
             result_names: the names of variables for the results, one for each; empty for one without a name of its own.
         """
-        ref = self._body.add_module(self._spec, call, items, name, form, write)
-        step = self._body.step(ref)
-        step.result_names = result_names
-        if write is not applied:
-            step.operands = [*items]  # `add_module` made the list one operand
+        operands: list[Value] = [items] if write is applied else [*items]
+        ref = self._body.add_module(
+            self._spec, call, items, name, form, write, operands=operands, result_names=result_names
+        )
         if len(result_names) == 1:
             return ref
         return [Ref(ref.step, (index,)) for index in range(len(result_names))]
@@ -1303,15 +1318,15 @@ class Lists:
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
         write = _written_between(symbol)
         if self._spec.kwargs.get("inplace"):
+            # PyTorch's operator is the same only for one shape.
             out_of_place = _written_of_list(write) if all(same_shapes) else None
             return body.add_inplace_module(self._spec, items, "", form, out_of_place)
-        operands = [*items]
-        if len(items) == 1:
-            write = formula("lambda x: x.clone()")  # Lua's layer, too, returns memory of its own
-        elif not all(same_shapes):
-            write = _written_with_reshapes(write, same_shapes)
-            operands = [items[0], *items]  # the first twice: what is used twice gets a variable
-        return body.add(Step(write, operands, form=form))
+        if len(items) == 1:  # Lua's layer, too, returns memory of its own
+            return body.add(Step(formula("lambda x: x.clone()"), [*items], form=form))
+        if all(same_shapes):
+            return body.add(Step(write, [*items], form=form))
+        # The first is an operand twice, as the expression uses it twice: what is used twice gets a variable.
+        return body.add(Step(_written_with_reshapes(write, same_shapes), [items[0], *items], form=form))
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
@@ -1338,17 +1353,16 @@ class Lists:
         Args:
             rank: the dimensions of one example of the input, or of what is joined; `None` if not known.
         """
-        dim = self._spec.args[0]  # from 0, or from -1 backwards
+        dim = int(self._spec.args[0])  # from 0, or from -1 backwards
+        if dim < 0:  # from the end, a batch makes no difference
+            return dim
         dims_of_example = self._spec.kwargs.get("n_input_dims")
-        # Without `n_input_dims` the layer counts as PyTorch does: among all dimensions, also that of a batch. From the
-        # end, a batch makes no difference.
-        if dims_of_example is None or dim < 0:
-            return int(dim)
-        # With it, among those of an example. If the input has examples of another rank than the layer expects, what is
-        # an example for the one is a batch for the other.
-        if dim >= dims_of_example or dims_of_example != rank:
+        if dims_of_example is None:  # the layer counts as PyTorch does: all dimensions, also that of a batch
+            return dim
+        if dims_of_example != rank:  # what is one example for the layer may be a batch here, or the reverse
             return None
-        return int(dim - dims_of_example)  # from the end
+        from_end = dim - int(dims_of_example)
+        return from_end if from_end < 0 else None  # else it is none of an example's
 
     def join(self) -> Value | None:
         """Write a concatenation; `None` if its dimension depends on the input."""

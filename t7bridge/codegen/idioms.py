@@ -148,6 +148,11 @@ class Idiom:
     write: Write = applied
     call: Construction | None = None
 
+    @property
+    def has_operations(self) -> bool:
+        """Whether it is an expression, or has operations before or after its module: more than the call of one."""
+        return self.write is not applied
+
 
 def traits(spec: ModuleSpec) -> Traits:
     """Return the traits that an entry declares of the class of a module."""

@@ -203,7 +203,7 @@ def _forward(block: CodeBlock, writer: Writer) -> list[str]:
         block: the class.
         writer: has the names and statements of its `forward`.
     """
-    names = writer.unpacked
+    names = writer.input.unpacked
     text = bracketed("def forward(", ["self", *_arguments(block, writer)], f") -> {_return_type(block)}:", 4)
     text.append(f'        """{_summary_of_forward(block, names)}"""')
     if names and not block.is_stateful:  # one with a state has its inputs as arguments
@@ -227,17 +227,17 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         writer: has the names and statements of its `forward`.
     """
     if block.is_stateful:  # an argument for each element of its input
-        first, *states = writer.unpacked
+        first, *states = writer.input.unpacked
         return [f"{first}: Tensor", *(f"{state}: Any = None" for state in states)]
     annotation = "Tensor"
-    if writer.unpacked:
+    if writer.input.unpacked:
         reads_elements_of_elements = any(ref.is_in_input and len(ref.path) > 1 for _, ref in block.links())
         annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
     elif block.input_kind.is_list:
         annotation = _annotation(block.input_kind)
-    elif writer.source == "inputs":  # its elements are used, as of a list or a tensor
+    elif writer.input.argument == "inputs":  # its elements are used, as of a list or a tensor
         annotation = "Any"
-    arguments = [f"{writer.source}: {annotation}"]
+    arguments = [f"{writer.input.argument}: {annotation}"]
     if writer.reads("target"):
         arguments.append("target: Any = None")
     return arguments

@@ -190,6 +190,17 @@ class CodeBlock:
         """Count the uses of each step's result."""
         return Counter(ref.step for _, ref in self.links())
 
+    def last_uses(self) -> dict[int, int]:
+        """Return the last step that uses the result of each step that is used; `links` says what the numbers are."""
+        return {ref.step: number for number, ref in self.links()}  # the last replaces all earlier ones
+
+    def used_elements(self) -> dict[int, set[ElementPath]]:
+        """Return what is used of the result of each step: elements, as paths of one index, or the whole, `()`."""
+        elements: dict[int, set[ElementPath]] = {}
+        for _, ref in self.links():
+            elements.setdefault(ref.step, set()).add(ref.path[:1])
+        return elements
+
     def constructions(self) -> Iterator[Construction]:
         """Yield all constructions in it, outer ones first."""
         for attribute in self.attributes:
