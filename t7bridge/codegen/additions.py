@@ -119,15 +119,15 @@ def _shared_modules(module_paths: ModulePaths, owned: TensorsByModule) -> Iterat
     """
     first_paths = _first_path_by_id(module_paths)
     replaced_paths: list[AttributePath] = []
-    for path, spec in module_paths:
+    for path, spec in module_paths:  # a module before those inside it
         first_path = first_paths[id(spec)]
         # A module that was replaced brought those inside it along.
         is_inside_replaced = any(path[: len(above)] == above for above in replaced_paths)
         if first_path == path or is_inside_replaced:
             continue
-        modules = (inner for inner_path, inner in module_paths if inner_path[: len(path)] == path)
+        module_and_inner = (inner for inner_path, inner in module_paths if inner_path[: len(path)] == path)
         # Without tensors and state, two modules are as good as one.
-        if any(owned.get(id(module)) or remembers(module) for module in modules):
+        if any(owned.get(id(inner)) or remembers(inner) for inner in module_and_inner):
             yield ast.Assign([_expression_of(path)], _expression_of(first_path))
             replaced_paths.append(path)
 
@@ -157,7 +157,7 @@ def _tied_parameters(
         state: the plan's state dict.
     """
     parameters = {id(state[key]) for key in plan.parameters}
-    first: dict[object, tuple[AttributePath, int]] = {}
+    first_places: dict[object, tuple[AttributePath, int]] = {}
     """The first path of a tensor, and the id of its module, by the tensor's view of memory."""
     for module_path, spec in module_paths:
         for name, tensor in owned.get(id(spec), {}).items():
@@ -165,9 +165,9 @@ def _tied_parameters(
             if id(tensor) not in parameters or tensor.storage is None or not tensor.numel:
                 continue
             path = (*module_path, name)
-            first_path, owner = first.setdefault(place_of(tensor), (path, id(spec)))
+            first_path, owner = first_places.setdefault(place_of(tensor), (path, id(spec)))
             # Another place of the same module is no tie: `_shared_modules` connects these.
-            if owner != id(spec) and first_path != path:
+            if owner != id(spec):
                 yield ast.Assign([_expression_of(path)], _expression_of(first_path))
 
 

@@ -601,17 +601,9 @@ class Body:
         return ref
 
     def add_module(
-        self,
-        spec: ModuleSpec,
-        call: Construction,
-        value: Value,
-        name: str,
-        form: Form,
-        write: Write = applied,
-        operands: list[Value] | None = None,
-        result_names: tuple[str, ...] = (),
+        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
     ) -> Ref:
-        """Add a step that applies a module; a module applied before is not stored twice.
+        """Add a step that applies a module.
 
         Args:
             spec: the module.
@@ -619,25 +611,36 @@ class Body:
             value: its input.
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
-            write: makes the expression from the module and the operands.
-            operands: what the module is called with; by default its input alone.
-            result_names: the names of variables for the elements of its output; see `Step`.
+            write: makes the expression from the module and the input.
+        """
+        step = self.step_of_module(spec, call, value, name)
+        step.form = form
+        step.write = write
+        return self.add(step)
+
+    def step_of_module(self, spec: ModuleSpec, call: Construction, value: Value, name: str) -> Step:
+        """Return a step that applies a module, to be added; a module applied before is not stored twice.
+
+        The form of its output is not known yet, and the module alone is called.
+
+        Args:
+            spec: the module.
+            call: its construction.
+            value: its input.
+            name: its name, up to a number; empty to derive it from the name of its class.
         """
         attribute = self._attribute_for(spec, call, name)
         effect = self.builder.memory_effects.of(spec)
-        step = Step(
-            write,
-            operands=[value] if operands is None else operands,
+        return Step(
+            applied,
+            [value],
             attribute=attribute,
             # What several steps use stays a module.
             function=None if attribute.stays_separate else function_of(call),
-            form=form,
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
             shares_memory=effect.shares,
-            result_names=result_names,
         )
-        return self.add(step)
 
     def _attribute_for(self, spec: ModuleSpec, call: Construction, name: str) -> Attribute:
         """Return the attribute of the class that holds a module: the one of an earlier step, or a new one.
@@ -1233,43 +1236,14 @@ class Lists:
         else:
             call = torch_call(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
             # PyTorch's LSTM takes its two states as a tuple.
-            if letters == "hc":
-                write = formula("lambda module, x, h, c: module(x, (h, c))")
-            else:
-                write = formula("lambda module, x, h: module(x, h)")
+            states = "(h, c)" if letters == "hc" else "h"
+            write = formula(f"lambda module, x, {', '.join(letters)}: module(x, {states})")
         recurrent = traits(spec).recurrent
         # `lstm`, `gru`, `rnn`; empty of a cell that PyTorch does not have, whose attribute is named after its class.
         attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""
-        return self._apply_with_state(
-            self._items,
-            call,
-            name=attribute_name,
-            form=Form(rank=1),  # of each state: features, without time
-            write=write,
-            result_names=tuple(letters),
-        )
-
-    def _apply_with_state(
-        self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]
-    ) -> Value:
-        """Apply a module with a state to its input and the state; return a list of its results, or the only one.
-
-        Args:
-            items: the input, and the states or the state.
-            call: the construction of the module.
-            name: the name of its attribute, up to a number; empty to derive it from the name of its class.
-            form: of its results.
-            write: `applied` if the module takes the items as a list; else makes the expression from the module and each
-                of them.
-            result_names: the names of variables for the results, one for each; empty for one without a name of its own.
-        """
-        operands: list[Value] = [items] if write is applied else [*items]
-        ref = self._body.add_module(
-            self._spec, call, items, name, form, write, operands=operands, result_names=result_names
-        )
-        if len(result_names) == 1:
-            return ref
-        return [Ref(ref.step, (index,)) for index in range(len(result_names))]
+        step = self._body.step_of_module(spec, call, self._items, attribute_name)
+        step.form = Form(rank=1)  # of each state: features, without time
+        return self._add_with_results(step, write, tuple(letters))
 
     def recurrent(self) -> Value | None:
         """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`.
@@ -1279,12 +1253,30 @@ class Lists:
         if self._items is None:
             return None
         class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
-        write = formula("lambda module, x, state: module(x, state)")
         call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
-        attribute_name = TORCH[class_name].base
-        time_and_features = Form(rank=2)
-        result_names = ("", "state")
-        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, result_names)
+        step = self._body.step_of_module(self._spec, call, self._items, TORCH[class_name].base)
+        step.form = Form(rank=2)  # time and features
+        write = formula("lambda module, x, state: module(x, state)")
+        return self._add_with_results(step, write, ("", "state"))
+
+    def _add_with_results(self, step: Step, write: Write, result_names: tuple[str, ...]) -> Value:
+        """Add a step of a module with a state, called with its input and state; return its result, or a list of them.
+
+        Args:
+            step: the step, whose operand is the list of these.
+            write: `applied` if the module takes that list; else makes the expression from the module and each element.
+            result_names: the names of variables for the results, one for each; empty for one without a name of its own.
+        """
+        step.write = write
+        step.result_names = result_names
+        if write is not applied:
+            (items,) = step.operands
+            assert isinstance(items, list)
+            step.operands = items
+        ref = self._body.add(step)
+        if len(result_names) == 1:
+            return ref
+        return [Ref(ref.step, (index,)) for index in range(len(result_names))]
 
     # Lists to tensors
 

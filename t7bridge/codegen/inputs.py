@@ -65,15 +65,15 @@ def _unpacked_input(block: CodeBlock, read_paths: set[ElementPath], class_names:
         class_names: names of classes, which no variable may have.
     """
     lists = _lists_to_unpack(block, read_paths)
-    all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
-    for index, length in lists:
-        all_paths += [(index, inner) for inner in range(length)]
-    # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and to
-    # unpack it, (1,) has to be a variable too.
-    used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
-    used_paths = [path for path in all_paths if path in used_beginnings]
-    named = NamedInput("inputs")
-    _set_variables(named, block, used_paths, all_paths, class_names)
+    used_paths = _used_paths(block, lists, read_paths)
+    states = input_state_names(block)
+    suggested = _suggested_names(block, lists, used_paths, states)
+    named = NamedInput("inputs", variables=_free_variables(used_paths, suggested, class_names))
+    for path, variable in named.variables.items():
+        # A variable of a state may have the next state later. So may any variable of a class with a state, whose inputs
+        # are the arguments of `forward`. Names of other inputs are given to nothing else.
+        may_be_reused = block.is_stateful or suggested[path] == states.get(path)
+        named.in_use_until[variable] = _last_use_of_input(block, path) if may_be_reused else len(block.steps)
     named.unpacked = [named.variables.get((index,), "_") for index in range(block.input_count)]
     for index, length in lists:
         names = [named.variables.get((index, inner), "_") for inner in range(length)]
@@ -109,42 +109,28 @@ def _is_only_read_by_element(index: int, length: int, read_paths: set[ElementPat
     return all(path and path[0] in range(length) for path in paths_inside)
 
 
-def _set_variables(
-    named: NamedInput,
-    block: CodeBlock,
-    used_paths: list[ElementPath],
-    all_paths: list[ElementPath],
-    class_names: frozenset[str],
-) -> None:
-    """Set the variables of what is used of the input, and how long they are in use.
+def _used_paths(block: CodeBlock, lists: list[tuple[int, int]], read_paths: set[ElementPath]) -> list[ElementPath]:
+    """Return what has to have a variable: the elements of the input, and of the lists in it, that are used.
 
     Args:
-        named: the input, in which they are set.
         block: the class.
-        used_paths: the elements of the input, and of lists in it, that are used.
-        all_paths: all elements of the input, and of lists in it.
-        class_names: names of classes, which no variable may have.
+        lists: the elements of the input that are unpacked, too: the index of each, and its number of elements.
+        read_paths: what is read of the input.
     """
-    states = input_state_names(block)
-    names = _suggested_names(block, states, used_paths, all_paths)
-    taken_names: set[str] = set()
-    for path in used_paths:
-        name = names[path]
-        # A variable of a state may have the next state later. So may any variable of a class with a state, whose inputs
-        # are the arguments of `forward`. Names of other inputs are given to nothing else.
-        may_be_reused = block.is_stateful or name == states.get(path)
-        while name in taken_names or not free_variable(name, class_names):
-            name += "_"
-        taken_names.add(name)
-        named.variables[path] = name
-        named.in_use_until[name] = _last_use_of_input(block, path) if may_be_reused else len(block.steps)
+    all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
+    for index, length in lists:
+        all_paths += [(index, inner) for inner in range(length)]
+    # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and to
+    # unpack it, (1,) has to be a variable too.
+    used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
+    return [path for path in all_paths if path in used_beginnings]
 
 
 def _suggested_names(
     block: CodeBlock,
-    states: dict[ElementPath, str],
+    lists: list[tuple[int, int]],
     used_paths: list[ElementPath],
-    all_paths: list[ElementPath],
+    states: dict[ElementPath, str],
 ) -> dict[ElementPath, str]:
     """Return names for what is used of the input: the user's, those of states, or x, or x1, x2, … in turn.
 
@@ -152,24 +138,35 @@ def _suggested_names(
 
     Args:
         block: the class.
+        lists: the elements of the input that are unpacked, too: the index of each, and its number of elements.
+        used_paths: what is used.
         states: the names of the elements that are states of cells.
-        used_paths: the elements of the input, and of lists in it, that are used.
-        all_paths: all elements of the input, and of lists in it.
     """
     names = {**states, **block.input_names}  # the user's come last, and win
-    elements_of_lists: dict[ElementPath, list[ElementPath]] = {}
-    for path in all_paths:
-        if len(path) == 2:
-            elements_of_lists.setdefault(path[:1], []).append(path)
-    for path_of_list, elements in elements_of_lists.items():
-        if all(element in states for element in elements):  # a list of states and of nothing else
-            names.setdefault(path_of_list, "state")
+    for index, length in lists:
+        if all((index, inner) in states for inner in range(length)):  # a list of states and of nothing else
+            names.setdefault((index,), "state")
     unnamed = [path for path in used_paths if path not in names]
     if len(unnamed) == 1:
         names[unnamed[0]] = "x"
     else:
         names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
     return names
+
+
+def _free_variables(
+    used_paths: list[ElementPath], suggested: dict[ElementPath, str], class_names: frozenset[str]
+) -> dict[ElementPath, str]:
+    """Return a variable for each path, after the name suggested for it, that no other path and no class has."""
+    variables: dict[ElementPath, str] = {}
+    taken_names: set[str] = set()
+    for path in used_paths:
+        name = suggested[path]
+        while name in taken_names or not free_variable(name, class_names):
+            name += "_"
+        taken_names.add(name)
+        variables[path] = name
+    return variables
 
 
 def _last_use_of_input(block: CodeBlock, path: ElementPath) -> int:

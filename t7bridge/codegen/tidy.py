@@ -61,59 +61,71 @@ def _name_gates(block: CodeBlock) -> None:
 
     As in an LSTM, at least one must be that of a sigmoid.
     """
-    readers: dict[int, set[str]] = {}
-    """By the number of a step, the classes of the modules that take one element of its result; "" for other uses."""
+    users: dict[int, set[str]] = {}
+    """By the number of a step, what uses its result, see `_class_of_user`."""
     for number, ref in block.links():
-        reader = ""
-        is_use_by_step = number < len(block.steps)  # else the class returns it
-        if is_use_by_step and len(ref.path) == 1:
-            step = block.steps[number]
-            if step is not None and step.attribute is not None:
-                reader = step.attribute.calls[0].name  # the only one: no chains are joined yet
-        readers.setdefault(ref.step, set()).add(reader)
+        users.setdefault(ref.step, set()).add(_class_of_user(block, number, ref))
     for number, step in enumerate(block.steps):
         if step is None or step.suggested_name != PARTS:  # the name of every tensor that is split
             continue
-        classes = readers.get(number, set())
+        classes = users.get(number, set())
         if "nn.Sigmoid" in classes and classes <= {"nn.Sigmoid", "nn.Tanh"}:
             step.suggested_name = GATES
+
+
+def _class_of_user(block: CodeBlock, number: int, ref: Ref) -> str:
+    """Return the class of the module that a step applies to one element of a result; empty for any other use.
+
+    Args:
+        block: the class of the page, in which no chains are joined yet.
+        number: of the step that uses the result; beyond the last if the class returns it.
+        ref: what it uses.
+    """
+    if number == len(block.steps) or len(ref.path) != 1:
+        return ""
+    step = block.steps[number]
+    if step is None or step.attribute is None:
+        return ""
+    (module,) = step.attribute.calls
+    return module.name
 
 
 def _join_chains(block: CodeBlock) -> None:
     """Join modules into one Sequential where the result of one has no other use than to be the input of the next.
 
-    All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
-    that changes shared memory in place: it would read what that step writes. In `block.steps`, `None` takes the place
-    of a step that became part of a later one.
+    In `block.steps`, `None` takes the place of a step that became part of a later one: all modules of a chain are
+    called where the last of them was.
     """
     shared_memory = SharedMemory(block)
     changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
     for number, step in enumerate(block.steps):
-        if step is None:
+        source = _number_of_source(step)
+        if step is None or source is None or shared_memory.uses[source] != 1:
             continue
-        source = _only_source(step)
-        if source is None or shared_memory.uses[source.step] != 1:
-            continue
-        earlier = block.steps[source.step]
+        earlier = block.steps[source]
         # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
         if earlier is None or not _can_be_chained(earlier) or earlier.is_node_name:
             continue
-        is_moved = any(block.steps[source.step + 1 : number])  # behind the steps between, if there are any
-        # The two steps themselves may be the changing ones.
-        if is_moved and any(source.step <= changing <= number for changing in changing_steps):
+        # It is called behind the steps between. If any of these, or of the two, changes shared memory in place, one
+        # would read what another has written meanwhile.
+        is_moved = any(between is not None for between in block.steps[source + 1 : number])
+        if is_moved and any(source <= changing <= number for changing in changing_steps):
             continue
         _append_to_chain(earlier, step)
-        block.steps[source.step] = None
+        block.steps[source] = None
 
 
-def _only_source(step: Step) -> Ref | None:
-    """Return the whole result that a step passes through a module; `None` if it may not be part of a chain."""
-    if not _can_be_chained(step):
+def _number_of_source(step: Step | None) -> int | None:
+    """Return the number of the step whose whole result a step passes through a module; `None` if it does anything else.
+
+    Also if the module may not be part of a chain.
+    """
+    if step is None or not _can_be_chained(step):
         return None
     (operand,) = step.operands
     if not isinstance(operand, Ref) or operand.path:  # a list, or an element of one
         return None
-    return operand
+    return operand.step
 
 
 def _append_to_chain(chain: Step, step: Step) -> None:
@@ -155,7 +167,7 @@ def _can_be_chained(step: Step) -> bool:
 
 
 class SharedMemory:
-    """Determines which steps write to memory that anything else uses; computed once for each step.
+    """Knows which steps write to memory that anything else uses.
 
     Attributes:
         uses: number of uses of each step's result, by the number of the step; 0 for one without use. That the class
@@ -168,7 +180,7 @@ class SharedMemory:
     """
 
     def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
-        """Count the uses; what is shared is found when it is asked for."""
+        """Count the uses; what is shared is found when it is asked for, once for each step."""
         self._block = block
         self.uses = block.uses()
         self._shared: list[bool] = [True] if is_input_shared else []
@@ -176,10 +188,7 @@ class SharedMemory:
 
     def is_changed_by(self, step: Step) -> bool:
         """Return whether a step works in place, and other steps use the memory of any of its operands, too."""
-        if not step.inplace:
-            return False
-        # An element of a list is memory of the list, too.
-        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.operands))
+        return step.inplace and any(map(self._has_several_users, refs(step.operands)))
 
     def is_write_seen(self, step: Step) -> bool:
         """Return whether other steps, also outside of the class, would see a step write into its first operand."""
@@ -189,17 +198,20 @@ class SharedMemory:
             if not first:  # nothing is known of where it would write
                 return True
             first = first[0]
-        # An element of a list is memory of the list, too.
-        return bool(first.path) or self._is_shared(first.step)
+        return self._has_several_users(first)
 
-    def _is_shared(self, number: int) -> bool:
-        """Return whether anything but one step uses the memory of a step's result."""
-        # In order, as the sources of a step come before it.
+    def _has_several_users(self, ref: Ref) -> bool:
+        """Return whether anything but one step may use the memory of a value; of an element, its list does."""
+        return bool(ref.path) or self._is_result_shared(ref.step)
+
+    def _is_result_shared(self, number: int) -> bool:
+        """Return whether anything but one step uses the memory of a step's result, which may be its operands'."""
+        # In order, as the operands of a step come before it.
         for earlier in range(len(self._shared), number + 1):
             step = self._block.steps[earlier]
-            sources = refs(step.operands) if step and step.shares_memory else ()
-            is_source_shared = any(self._shared[ref.step] for ref in sources)
-            self._shared.append(self.uses[earlier] > 1 or is_source_shared)
+            operands = refs(step.operands) if step and step.shares_memory else ()
+            is_memory_of_shared = any(self._shared[ref.step] for ref in operands)
+            self._shared.append(self.uses[earlier] > 1 or is_memory_of_shared)
         return self._shared[number]
 
 
