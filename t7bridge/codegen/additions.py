@@ -204,15 +204,24 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         float_types.append((path, [name for name in all_types if name in _CAST_METHODS]))
     usual = _most_common(name for _, types in float_types for name in types)
     statements: list[ast.stmt] = []
-    for path, types in float_types:
-        if len(types) != 1:
-            # The methods change a module as a whole, so that none suits one of several types: it keeps the usual one,
-            # and `load_state_dict` converts its values.
+    types_set: dict[AttributePath, str] = {(): usual}
+    for path, types in float_types:  # a module before those inside it, which it casts, too
+        if not types:
             continue
-        (only_type,) = types
-        if only_type != usual:
-            statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[only_type])))
+        # None of these methods suits a module of several types, as each changes it as a whole: it has the usual one,
+        # and `load_state_dict` converts its values.
+        wanted = types[0] if len(types) == 1 else usual
+        if wanted != _type_of_nearest(path, types_set):
+            statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[wanted])))
+            types_set[path] = wanted
     return "" if usual == "float32" else _CAST_METHODS[usual], statements
+
+
+def _type_of_nearest(path: AttributePath, types_set: dict[AttributePath, str]) -> str:
+    """Return the element type that was set for a module, or for the nearest one around it; the model has one."""
+    while path not in types_set:
+        path = path[:-1]
+    return types_set[path]
 
 
 def _most_common(float_types: Iterable[str]) -> str:

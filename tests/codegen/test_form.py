@@ -222,6 +222,21 @@ def test_element_type_of_a_page_is_the_first_of_equally_many():
         assert f"    model = Model(){cast}\n" in text
 
 
+def test_element_type_of_a_container_is_not_that_of_what_is_inside():
+    """A method that casts a container casts the modules inside, too, which get their own type back after it."""
+    norm = read(TESTFILES / "nn" / "WeightNorm.t7")
+    for name in ("g", "v"):
+        norm[name] = Tensor.from_numpy(norm[name].numpy().astype("f2"))
+    layers = [norm]
+    for value in range(3):  # so that most tensors have float32
+        tensors = {"weight": np.full((3, 3), value, "f4"), "bias": np.full(3, value, "f4")}
+        fields = {name: Tensor.from_numpy(array) for name, array in tensors.items()}
+        layers.append(TorchObject("nn.Linear", 1, Table.of(fields)))
+    modules = Table.of([*enumerate(layers, 1)])
+    text = generate(TorchObject("nn.Sequential", 1, Table.of({"modules": modules}))).text
+    assert "    model.layers[0].half()\n    model.layers[0][0].float()\n" in text
+
+
 def test_more_states_than_names():
     """A page with more states at a time than there are names for them is refused."""
     *calls, _ = Writer(_block_of_cells(1000)).statements
