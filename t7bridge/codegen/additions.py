@@ -197,28 +197,31 @@ def _element_types(module_paths: ModulePaths, owned: TensorsByModule) -> tuple[s
         module_paths: the path of each module of the page.
         owned: the tensors of each module, by the module's id and by their names in it.
     """
-    float_types: list[tuple[AttributePath, list[str]]] = []
-    """The different types of the floating point tensors of each module, in their order, and not in that of a set."""
-    for path, spec in module_paths:
-        all_types = dict.fromkeys(tensor.element.name for tensor in owned.get(id(spec), {}).values())
-        float_types.append((path, [name for name in all_types if name in _CAST_METHODS]))
-    usual = _most_common(name for _, types in float_types for name in types)
+    types_of_modules = [(path, _float_types(owned.get(id(spec), {}))) for path, spec in module_paths]
+    usual = _most_common(name for _, types in types_of_modules for name in types)
     statements: list[ast.stmt] = []
     types_set: dict[AttributePath, str] = {(): usual}
-    for path, types in float_types:  # a module before those inside it, which it casts, too
+    """The type that `load` sets for a module and all inside it; the empty path is the model."""
+    for path, types in types_of_modules:  # a module before those inside it
         if not types:
             continue
         # None of these methods suits a module of several types, as each changes it as a whole: it has the usual one,
         # and `load_state_dict` converts its values.
         wanted = types[0] if len(types) == 1 else usual
-        if wanted != _type_of_nearest(path, types_set):
+        if wanted != _type_set_around(path, types_set):
             statements.append(ast.Expr(method(_expression_of(path, "model"), _CAST_METHODS[wanted])))
             types_set[path] = wanted
     return "" if usual == "float32" else _CAST_METHODS[usual], statements
 
 
-def _type_of_nearest(path: AttributePath, types_set: dict[AttributePath, str]) -> str:
-    """Return the element type that was set for a module, or for the nearest one around it; the model has one."""
+def _float_types(tensors: dict[str, Tensor]) -> list[str]:
+    """Return the different floating point types of the tensors of a module, in the order of the tensors."""
+    all_types = dict.fromkeys(tensor.element.name for tensor in tensors.values())  # in order, as a set is not
+    return [name for name in all_types if name in _CAST_METHODS]
+
+
+def _type_set_around(path: AttributePath, types_set: dict[AttributePath, str]) -> str:
+    """Return the element type that was set for the nearest module around a module; the model always has one."""
     while path not in types_set:
         path = path[:-1]
     return types_set[path]

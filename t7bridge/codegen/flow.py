@@ -798,12 +798,15 @@ class Trial(StepDomain):
         # Lua leaves what is nothing out of a list of outputs, which needs the class.
         if self._may_return_nothing() and not body.builder.can_be_steps(spec, body.kind(value)):
             raise ClassNeededError
-        # By identity: of the very input, not of a list that is equal.
-        calls_on_input = {number for number, call in enumerate(self.calls) if call.value is value}
-        returns_two = isinstance(output, list) and len(output) == 2
-        self.splits_input = returns_two and self.branch_calls == calls_on_input == {0, 1}
+        self.splits_input = isinstance(output, list) and len(output) == 2 and self._has_two_branches_on_input()
         self.repeated_children = self._repeated_children()
         self.receivers = self._receivers()
+
+    def _has_two_branches_on_input(self) -> bool:
+        """Return whether the branches are calls 0 and 1, and these are the only calls on the input of the container."""
+        # By identity: on the very input, not on a list that is equal.
+        calls_on_input = {number for number, call in enumerate(self.calls) if call.value is self._value}
+        return self.branch_calls == {0, 1} and calls_on_input == {0, 1}
 
     def _check_calls_for_each(self) -> None:
         """Refuse modules that cannot be called for all elements of a list, for each of which Lua has a copy of them."""
@@ -1127,9 +1130,9 @@ class Steps(StepDomain):
         is_residual = self._next_module is not None and traits(self._next_module).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        # The branches are calls 0 and 1, and no others (`splits_input`), and are added up. The one of more modules is
-        # the body, of two equal ones the first; the other is the shortcut, mostly an identity or one convolution.
-        first, second = (_size_of(self._spec.children[call.child]) for call in self._trial.calls)
+        # The branches are calls 0 and 1 (`splits_input`), and are added up. The one of more modules is the body, of two
+        # equal ones the first; the other is the shortcut, mostly an identity or one convolution.
+        first, second = (_size_of(self._spec.children[call.child]) for call in self._trial.calls[:2])
         number_of_body = 0 if first >= second else 1
         return "body" if number == number_of_body else "shortcut"
 

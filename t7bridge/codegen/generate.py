@@ -76,12 +76,12 @@ class Generated:
         record = Recorded([*self.tensors])
         for plan_key, (class_key, *tied_keys) in self.keys.items():
             whole_tensor = Run(plan_key, start=0, count=self.tensors[class_key].numel)
-            if class_key in record.pieces:  # another tensor of the plan is the same, and has the same keys
+            if class_key not in record.pieces:
+                record.sizes[class_key] = self.tensors[class_key].shape
+                record.pieces[class_key] = [whole_tensor]
+                record.tied.update(dict.fromkeys(tied_keys, class_key))
+            else:  # an earlier tensor of the plan is the same view of the same memory, and has the same keys here
                 record.copies.setdefault(class_key, []).append(whole_tensor)
-                continue
-            record.sizes[class_key] = self.tensors[class_key].shape
-            record.pieces[class_key] = [whole_tensor]
-            record.tied.update(dict.fromkeys(tied_keys, class_key))
         return record
 
     def converted(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -209,7 +209,8 @@ _MOST_CHAINED = 8
 
 class Idioms:
     """Writers of one module as plain PyTorch: a method for each name in `Traits.written`.
-    Each returns `None` if, for an input of this form, it has no exact equivalent.
+    Each returns `None` if, for an input of this form, it has no exact equivalent. A module of Lua that knows the number
+    of dimensions of one example (`_example_dims`) counts dimensions within an example, else among all of its input.
 
     Args:
         spec: the module.
@@ -464,8 +465,7 @@ class Idioms:
         times, dim = self._arguments("times", "dim")
         if times != 1 or self._example_dims is not None:
             return None
-        first = 0  # by default
-        return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=first if dim is None else dim)
+        return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)  # the first by default
 
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has.
