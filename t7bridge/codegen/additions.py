@@ -81,18 +81,18 @@ def paths_of_modules(
         path: of its instance; empty for the whole model.
     """
 
-    def of_construction(call: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
+    def of_construction(construction: Construction, path: AttributePath) -> Iterator[tuple[AttributePath, ModuleSpec]]:
         """Yield a constructed module with its path, which is given, and those inside with theirs."""
-        if call.spec is not None:  # a Sequential that groups adjacent modules has none
-            yield path, call.spec
+        if construction.spec is not None:  # a Sequential that groups adjacent modules has none
+            yield path, construction.spec
         # Not `block`, which may be that of an equal module: this one has tensors of its own.
-        if call.original_block is not None:
-            yield from paths_of_modules(call.original_block.attributes, path)
-        for name, inner in call.inner_modules():
+        if construction.original_block is not None:
+            yield from paths_of_modules(construction.original_block.attributes, path)
+        for name, inner in construction.inner_modules():
             yield from of_construction(inner, (*path, name))
 
     for item in attributes:
-        yield from of_construction(item.call, (*path, item.name))
+        yield from of_construction(item.construction, (*path, item.name))
 
 
 def _expression_of(path: AttributePath, start: str = "self") -> ast.expr:

@@ -174,7 +174,7 @@ def _may_lose_batch(spec: ModuleSpec) -> bool:
 def _flatten_views(modules: list[ModuleSpec]) -> None:
     """Make `Flatten` the plain class of a `View(n)` if the linear layer after it takes n features.
 
-    As it refuses any other number, an example has n elements.
+    As that refuses any other number, an example has n elements.
 
     Args:
         modules: those of a Sequential, in order; such views are changed in place.

@@ -307,9 +307,9 @@ class Construction:
 SEQUENTIAL = "nn.Sequential"
 
 
-def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Construction:
+def sequential(modules: list[Construction], spec: ModuleSpec | None = None) -> Construction:
     """Return an `nn.Sequential` of several modules."""
-    return Construction(SEQUENTIAL, [*calls], spec=spec)
+    return Construction(SEQUENTIAL, [*modules], spec=spec)
 
 
 # Lines

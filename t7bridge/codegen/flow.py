@@ -1,7 +1,8 @@
 """From a plan to steps, the data flow before anything has a name. A spec is a module of the plan; it becomes steps,
 plain PyTorch (an idiom), or one step with a module of torch.nn, or of its own class, whose source the page includes.
 The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
-The plain class of a spec is the class of torch.nn that does the same for each tensor with a batch dimension.
+The plain class of a spec is the class of torch.nn that does the same for each tensor with a batch dimension. A
+construction is the call that makes a module.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .idioms import (
     form_of_copy,
     function_of,
     idiom_of,
-    torch_call,
+    torch_construction,
     traits,
 )
 from .steps import INPUT, PARTS, Attribute, CodeBlock, Ref, Step, Value, pick, refs
@@ -98,13 +99,14 @@ class SourceBuilder:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
         block = CodeBlock(spec, "Model", is_whole_model=True)
-        call = self.construct_copied(spec)
+        construction = self.construct_copied(spec)
         # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
         # known, is called with a target.
-        takes_target = call.name not in self.copied_pieces or self.copied_pieces[call.name].input_count > 1
+        piece = self.copied_pieces.get(construction.name)
+        takes_target = piece is None or piece.input_count > 1
         write = formula("lambda module, x: module(x, target)") if takes_target else applied
         body = Body(self, block, Form(), ANY)
-        block.result = body.add_module(spec, call, INPUT, name="criterion", form=Form(), write=write)
+        block.result = body.add_module(spec, construction, INPUT, name="criterion", form=Form(), write=write)
         self.blocks.append(block)
         return block
 
@@ -125,8 +127,8 @@ class SourceBuilder:
         self.budget.spend()
         if self.is_shared(spec):
             # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
-            call, form_of_output = self._simplest_module(spec, Form(), ANY, None)
-            return call, Form(form_of_output.rank)
+            construction, form_of_output = self._simplest_module(spec, Form(), ANY, None)
+            return construction, Form(form_of_output.rank)
         return self._simplest_module(spec, Form() if form is None else form, kind, idiom)
 
     def _simplest_module(
@@ -139,10 +141,10 @@ class SourceBuilder:
         construction_and_form = self._torch_module(spec, form, kind, idiom)
         if construction_and_form is None:
             construction_and_form = self._module_of_own_class(spec, form, kind)
-        call, form_of_output = construction_and_form
-        call.depth = 1 + max((inner.depth for _, inner in call.inner_modules()), default=0)
-        _check_nesting(call.depth, spec.path)
-        return call, form_of_output
+        construction, form_of_output = construction_and_form
+        construction.depth = 1 + max((inner.depth for _, inner in construction.inner_modules()), default=0)
+        _check_nesting(construction.depth, spec.path)
+        return construction, form_of_output
 
     def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
         """Return the construction of a module that torch.nn has not, and the form of its output.
@@ -158,8 +160,8 @@ class SourceBuilder:
         if not is_made_of_steps:
             return self.construct_copied(spec), form_of_copy(spec, form)
         block, form_of_output = self._block_for(spec, form, kind, _block_base_name(spec))
-        call = Construction(block.base_name, spec=spec, block=block, original_block=block)
-        return call, form_of_output
+        construction = Construction(block.base_name, spec=spec, block=block, original_block=block)
+        return construction, form_of_output
 
     def _torch_module(
         self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
@@ -180,9 +182,9 @@ class SourceBuilder:
         if spec.plain and kind.is_list:
             return None
         idiom = idiom or idiom_of(spec, form)
-        if idiom is None or idiom.call is None or idiom.has_operations:
+        if idiom is None or idiom.construction is None or idiom.has_operations:
             return None
-        return idiom.call, idiom.form
+        return idiom.construction, idiom.form
 
     def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return the construction of an `nn.Sequential`, and the form of its output.
@@ -197,17 +199,17 @@ class SourceBuilder:
             form: that of its input.
             kind: that of its input.
         """
-        calls = []
+        constructions = []
         for child in spec.children.values():
             if self._is_better_as_steps(child, form):
                 return None
-            call, form = self.construct(child, form, kind)
+            construction, form = self.construct(child, form, kind)
             kind = self.output_kind(child, kind)
-            if call.name != "nn.Identity":
-                calls.append(call)
-        if not calls:
-            calls = [Construction("nn.Identity")]
-        return sequential(calls, spec), form
+            if construction.name != "nn.Identity":
+                constructions.append(construction)
+        if not constructions:
+            constructions = [Construction("nn.Identity")]
+        return sequential(constructions, spec), form
 
     def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it than as a module.
@@ -228,8 +230,8 @@ class SourceBuilder:
     ) -> tuple[CodeBlock, Form]:
         """Return the class for a module, and the form of its output.
 
-        It is made once, with the form and kind of the first call: of a module at several places, which is shared,
-        nothing is known of either in any call.
+        It is made once, for the form and kind that are given first. Of the input of a module at several places, which
+        is shared, nothing is known each time.
 
         Args:
             spec: the module.
@@ -301,11 +303,11 @@ class SourceBuilder:
         keywords: dict[str, Construction] = {}
         for key, child in spec.children.items():
             # For inputs of any form: what the class passes to them is not known here.
-            call, _form_of_output = self.construct(child)
+            construction, _form_of_output = self.construct(child)
             if key.isdigit():
-                positional.append(call)
+                positional.append(construction)
             else:
-                keywords[key] = call
+                keywords[key] = construction
         return positional, keywords
 
     def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
@@ -376,7 +378,8 @@ def _takes_list(spec: ModuleSpec) -> bool:
 
 
 class Body:
-    """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`).
+    """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`). A value is a reference to the
+    result of an earlier step, or to an element of it, or a list of values; step 0 is the input.
 
     Attributes:
         builder: the builder of the model.
@@ -552,17 +555,17 @@ class Body:
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
-        if idiom is not None and idiom.call is not None and idiom.has_operations:
-            return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
+        if idiom is not None and idiom.construction is not None and idiom.has_operations:
+            return self.add_module(spec, idiom.construction, value, name, idiom.form, idiom.write)
         # The plain class takes no list, and no single example, which a model of this layer alone has to take.
         is_whole_class = spec is self.block.spec
         if spec.plain and (kind.is_list or is_whole_class):
             return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
-        if idiom is not None and idiom.call is None:
+        if idiom is not None and idiom.construction is None:
             return self._add_expression(spec, value, name, idiom)
         # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
-        call, form_of_output = self.builder.construct(spec, form, kind, idiom)
-        return self.add_module(spec, call, value, name, form_of_output)
+        construction, form_of_output = self.builder.construct(spec, form, kind, idiom)
+        return self.add_module(spec, construction, value, name, form_of_output)
 
     def _add_expression(self, spec: ModuleSpec, value: Value, name: str, idiom: Idiom) -> Ref:
         """Add a step for a module in whose place an expression is written; if it works in place, the module for now.
@@ -601,53 +604,53 @@ class Body:
         return ref
 
     def add_module(
-        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
+        self, spec: ModuleSpec, construction: Construction, value: Value, name: str, form: Form, write: Write = applied
     ) -> Ref:
         """Add a step that applies a module.
 
         Args:
             spec: the module.
-            call: its construction.
+            construction: the call that makes it.
             value: its input.
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
             write: makes the expression from the module and the input.
         """
-        step = self.step_of_module(spec, call, value, name)
+        step = self.step_of_module(spec, construction, value, name)
         step.form = form
         step.write = write
         return self.add(step)
 
-    def step_of_module(self, spec: ModuleSpec, call: Construction, value: Value, name: str) -> Step:
+    def step_of_module(self, spec: ModuleSpec, construction: Construction, value: Value, name: str) -> Step:
         """Return a step that applies a module, to be added; a module applied before is not stored twice.
 
         The form of its output is not known yet, and the module alone is called.
 
         Args:
             spec: the module.
-            call: its construction.
+            construction: the call that makes it.
             value: its input.
             name: its name, up to a number; empty to derive it from the name of its class.
         """
-        attribute = self._attribute_for(spec, call, name)
+        attribute = self._attribute_for(spec, construction, name)
         effect = self.builder.memory_effects.of(spec)
         return Step(
             applied,
             [value],
             attribute=attribute,
             # What several steps use stays a module.
-            function=None if attribute.stays_separate else function_of(call),
+            function=None if attribute.stays_separate else function_of(construction),
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
             shares_memory=effect.shares,
         )
 
-    def _attribute_for(self, spec: ModuleSpec, call: Construction, name: str) -> Attribute:
+    def _attribute_for(self, spec: ModuleSpec, construction: Construction, name: str) -> Attribute:
         """Return the attribute of the class that holds a module: the one of an earlier step, or a new one.
 
         Args:
             spec: the module.
-            call: its construction, for a new one.
+            construction: the call that makes it, for a new one.
             name: the name of a new one, up to a number; empty to derive it from the name of its class.
         """
         if id(spec) in self._attribute_of:
@@ -655,8 +658,8 @@ class Body:
             # Two steps call it now, so that it must not become part of the Sequential of one.
             attribute.stays_separate = True
             return attribute
-        base_name = name or attribute_base_name(call.name)
-        attribute = Attribute(base_name, [call], stays_separate=self.builder.is_shared(spec))
+        base_name = name or attribute_base_name(construction.name)
+        attribute = Attribute(base_name, [construction], stays_separate=self.builder.is_shared(spec))
         self._attribute_of[id(spec)] = attribute
         self.block.attributes.append(attribute)
         return attribute
@@ -1112,10 +1115,10 @@ class Steps(StepDomain):
     def _call_repeated(self, inside: ModuleSpec, value: Value) -> Value:
         """Add the call of a module inside that is called several times, with inputs of any form; return its output."""
         # So without steps of its own, and with an output of which nothing is known.
-        call, _form_of_output = self._body.builder.construct(inside)
-        if call.name == "nn.Identity":  # left out, as by `Body.apply`
+        construction, _form_of_output = self._body.builder.construct(inside)
+        if construction.name == "nn.Identity":  # left out, as by `Body.apply`
             return value
-        return self._body.add_module(inside, call, value, name="", form=Form())
+        return self._body.add_module(inside, construction, value, name="", form=Form())
 
     def _branch_name(self, number: int) -> str:
         """Return the name of the module of a call if it is a branch: `branch`, or in a sum of two `body` or `shortcut`.
@@ -1234,17 +1237,17 @@ class Lists:
         if self._items is None:
             return None
         if spec.target not in CLASS_IN_TORCH_OF_CELL:
-            call = self._body.builder.construct_copied(spec)
+            construction = self._body.builder.construct_copied(spec)
             write = applied  # to the whole list
         else:
-            call = torch_call(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
+            construction = torch_construction(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
             # PyTorch's LSTM takes its two states as a tuple.
             states = "(h, c)" if letters == "hc" else "h"
             write = formula(f"lambda module, x, {', '.join(letters)}: module(x, {states})")
         recurrent = traits(spec).recurrent
         # `lstm`, `gru`, `rnn`; empty of a cell that PyTorch does not have, whose attribute is named after its class.
         attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""
-        step = self._body.step_of_module(spec, call, self._items, attribute_name)
+        step = self._body.step_of_module(spec, construction, self._items, attribute_name)
         step.form = Form(rank=1)  # of each state: features, without time
         return self._add_with_results(step, write, tuple(letters))
 
@@ -1256,8 +1259,8 @@ class Lists:
         if self._items is None:
             return None
         class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
-        call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
-        step = self._body.step_of_module(self._spec, call, self._items, TORCH[class_name].base)
+        construction = torch_construction(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
+        step = self._body.step_of_module(self._spec, construction, self._items, TORCH[class_name].base)
         step.form = Form(rank=2)  # time and features
         write = formula("lambda module, x, state: module(x, state)")
         return self._add_with_results(step, write, ("", "state"))

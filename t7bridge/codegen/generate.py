@@ -262,7 +262,7 @@ def _keys_of_page(
 
     Args:
         plan: the plan.
-        state: the keys of its state dict, each of which has a tensor in the page (`_check_tensors`).
+        state: the keys of its state dict, each of which has a tensor in the page (`check_tensors_are_in_page`).
         owned: the tensors of its modules, by the module's id and by their names in it.
         tensors: the tensors of the page, by their keys there.
     """
@@ -357,7 +357,7 @@ class _Page:
             if block.is_stateful:
                 self._state_arguments.update(block.input_names.values())
             self._attributes.update(attribute.name for attribute in block.attributes)
-            torch_classes.update(call.name.removeprefix("nn.") for call in block.constructions())
+            torch_classes.update(construction.name.removeprefix("nn.") for construction in block.constructions())
         for key in keys:
             self._attributes.update(key.split("."))  # `layers.3.weight` is written `self.layers[3].weight`
         functions = _TORCH_FUNCTIONS | {*ELEMENT_TYPES}

@@ -31,7 +31,7 @@ _SAME_FOR_ALL_AXES = {"kernel_size", "stride", "padding", "dilation", "output_pa
 """Arguments for which one number means the same for all directions."""
 
 
-def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
+def torch_construction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
     """Return the construction of a module of torch.nn: required arguments by position, others by keyword.
 
     Args:
@@ -89,21 +89,21 @@ def attribute_base_name(class_name: str) -> str:
     return words.lower().rstrip("_0123456789")
 
 
-def _form_of_output(call: Construction, form: Form) -> Form:
+def _form_of_output(construction: Construction, form: Form) -> Form:
     """Return the form of the output of a module of torch.nn.
 
     Args:
-        call: the construction of the module.
+        construction: the construction of the module.
         form: that of its input, at whose origin the extent that the module requires is noted.
     """
-    layer = TORCH.get(call.name.removeprefix("nn."))
+    layer = TORCH.get(construction.name.removeprefix("nn."))
     if layer is None or layer.rank is None:  # nothing is known of it
         return Form()
     if layer.rank == SAME:  # the output has the dimensions of the input, and with the rule `same` its extents
         return form if layer.output is same else Form(form.rank)
     if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
-    arguments = call.arguments_by_name()
+    arguments = construction.arguments_by_name()
     # Of the first dimension of one example, its channels or features, an argument may say the extent.
     form_of_input = form.as_input_with_extent(layer.rank, dim=0, extent=arguments.get(layer.extent))
     try:
@@ -113,15 +113,15 @@ def _form_of_output(call: Construction, form: Form) -> Form:
     return Form(layer.rank, form_of_input.origin, extents)
 
 
-def function_of(call: Construction) -> Write | None:
+def function_of(construction: Construction) -> Write | None:
     """Return what writes a function call equal to a module, in place of it; `None` if there is no such function.
 
     There is none for a class outside torch.nn, nor for a module that changes its input in place.
     """
-    if not call.name.startswith("nn."):
+    if not construction.name.startswith("nn."):
         return None
-    layer = TORCH.get(call.name.removeprefix("nn."))
-    arguments = call.arguments_by_name()
+    layer = TORCH.get(construction.name.removeprefix("nn."))
+    arguments = construction.arguments_by_name()
     if layer is None or not layer.function or arguments.get("inplace"):
         return None
     passed = [arguments[name] for name in layer.passed]
@@ -141,12 +141,12 @@ class Idiom:
     Attributes:
         form: the form of its output.
         write: makes the expression from the module, if any, and its input.
-        call: a module of torch.nn; `None` if an expression suffices.
+        construction: a module of torch.nn; `None` if an expression suffices.
     """
 
     form: Form
     write: Write = applied
-    call: Construction | None = None
+    construction: Construction | None = None
 
     @property
     def has_operations(self) -> bool:
@@ -234,8 +234,8 @@ class Idioms:
             *args: its arguments.
             **kwargs: its arguments by keyword.
         """
-        call = torch_call(name.removeprefix("torch.nn."), args, kwargs, self._spec)
-        return Idiom(_form_of_output(call, self._input_form), applied, call)
+        construction = torch_construction(name.removeprefix("torch.nn."), args, kwargs, self._spec)
+        return Idiom(_form_of_output(construction, self._input_form), applied, construction)
 
     def _expression(self, form: Form, template: str, **values: Any) -> Idiom:
         """Return an expression as an idiom.
@@ -325,12 +325,12 @@ class Idioms:
         after = Form(1)
         if extents is not None:
             after = Form(1, self._input_form.origin, (prod(extents),))
-        return Idiom(after, applied, torch_call("Flatten", (-dims,), {}, self._spec))
+        return Idiom(after, applied, torch_construction("Flatten", (-dims,), {}, self._spec))
 
     def _unflattened(self) -> Idiom:
         """Write the splitting of the only dimension of one example into those of the module's arguments."""
         after = Form(len(self._args), self._input_form.origin, self._args)
-        return Idiom(after, applied, torch_call("Unflatten", (-1, self._args), {}, self._spec))
+        return Idiom(after, applied, torch_construction("Unflatten", (-1, self._args), {}, self._spec))
 
     def view(self) -> Idiom | None:
         """Write a view as the merging of all dimensions of one example, or the splitting of its only one.
@@ -368,7 +368,7 @@ class Idioms:
             if rank < 2:  # an input of one dimension, as an example may be, has none after the first
                 return None
             # Whatever the dimensions after the first are, they become one.
-            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
+            return Idiom(Form(1), applied, torch_construction("Flatten", (1,), {}, self._spec))
         # Lua takes for one example what has exactly the elements of the output, and not 1 as its first extent, which
         # is a batch of one; for a batch anything else. So examples must have these elements, and another extent first.
         extents = self._input_form.known_extents()
@@ -544,8 +544,8 @@ class Idioms:
         # than the input: what a later layer requires of its extents is not required of the input's. But as the input,
         # the output is a batch where inputs of the model are.
         after = Form(origin=BatchOrigin(is_input=self._input_form.origin.is_input))
-        call = torch_call("Embedding", self._args, kwargs, self._spec)
-        return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
+        construction = torch_construction("Embedding", self._args, kwargs, self._spec)
+        return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), construction)
 
     def outputs(self) -> Idiom | None:
         """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs.
@@ -556,12 +556,12 @@ class Idioms:
             return None
         # The plain class has no such option, and does not remember.
         options = {name: value for name, value in self._spec.kwargs.items() if name != "remember"}
-        call = torch_call(self._spec.plain.removeprefix("torch.nn."), self._args, options, self._spec)
-        return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
+        construction = torch_construction(self._spec.plain.removeprefix("torch.nn."), self._args, options, self._spec)
+        return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), construction)
 
     def conv_in_time(self) -> Idiom:
         """Write a convolution over a sequence, (time, features), by one of torch.nn, which takes the transpose."""
-        call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
+        construction = torch_construction("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
         in_channels, out_channels, kernel, stride = self._arguments(
             "in_channels", "out_channels", "kernel_size", "stride"
         )
@@ -574,7 +574,7 @@ class Idioms:
             after = Form(rank=2)
         else:
             after = Form(2, form_of_input.origin, (steps, out_channels))
-        return Idiom(after, formula("lambda module, x: module(x.mT).mT"), call)
+        return Idiom(after, formula("lambda module, x: module(x.mT).mT"), construction)
 
 
 def _of_only_axis(argument: Any) -> Any:

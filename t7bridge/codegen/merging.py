@@ -29,33 +29,33 @@ def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[Co
         class_names: names of other classes in the same source.
 
     Returns:
-        The classes, those that others contain first; all calls are of these now, with arguments.
+        The classes, those that others contain first; all constructions are of these now, with arguments.
     """
-    users = _users_of(blocks)
+    constructions_by_block = _constructions_by_block(blocks)
     classes: list[CodeBlock] = []
     last_numbers: Counter[str] = Counter()
     """The number in the last class name given, by base name."""
-    # Inner classes first: those that contain them are compared by the names of what they call.
+    # Inner classes first: those that contain them are compared by the names of what they construct.
     for blocks_of_height in _by_height(blocks):
         for group in _groups_alike(blocks_of_height):
             first = group[0]
             first.name = _next_class_name(first.base_name, last_numbers, class_names)
             classes.append(first)
-            _parametrize(group, users)  # from here on all calls are of the first
+            _parametrize(group, constructions_by_block)  # from here on all constructions are of the first
     _drop_needless_numbers(classes, class_names)
-    for calls in users.values():
-        for call in calls:
-            call.name = call.block.name
+    for constructions in constructions_by_block.values():
+        for construction in constructions:
+            construction.name = construction.block.name
     return classes
 
 
-def _users_of(blocks: list[CodeBlock]) -> dict[int, list[Construction]]:
+def _constructions_by_block(blocks: list[CodeBlock]) -> dict[int, list[Construction]]:
     """Return the constructions of each block, by its id; of one that none of these constructs, nothing."""
-    users: dict[int, list[Construction]] = {}
+    constructions_by_block: dict[int, list[Construction]] = {}
     for block in blocks:
-        for call in _calls_of_classes(block):
-            users.setdefault(id(call.block), []).append(call)
-    return users
+        for construction in _constructions_of_blocks(block):
+            constructions_by_block.setdefault(id(construction.block), []).append(construction)
+    return constructions_by_block
 
 
 def _next_class_name(base_name: str, last_numbers: Counter[str], class_names: frozenset[str]) -> str:
@@ -76,9 +76,9 @@ def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]
     model.name = model.base_name  # `Model`, as `load` has it: no other class has this name, see `TAKEN`
 
 
-def _calls_of_classes(block: CodeBlock) -> list[Construction]:
+def _constructions_of_blocks(block: CodeBlock) -> list[Construction]:
     """Return the constructions in a class whose classes are in the same source."""
-    return [call for call in block.constructions() if call.block is not None]
+    return [construction for construction in block.constructions() if construction.block is not None]
 
 
 def _by_height(blocks: list[CodeBlock]) -> list[list[CodeBlock]]:
@@ -90,7 +90,8 @@ def _by_height(blocks: list[CodeBlock]) -> list[list[CodeBlock]]:
     heights: dict[int, int] = {}
     levels: dict[int, list[CodeBlock]] = {}
     for block in blocks:
-        height = 1 + max((heights[id(call.block)] for call in _calls_of_classes(block)), default=0)
+        heights_inside = [heights[id(construction.block)] for construction in _constructions_of_blocks(block)]
+        height = 1 + max(heights_inside, default=0)
         heights[id(block)] = height
         levels.setdefault(height, []).append(block)
     return [level for _, level in sorted(levels.items())]
@@ -100,7 +101,7 @@ def _groups_alike(blocks: list[CodeBlock]) -> Iterable[list[CodeBlock]]:
     """Group blocks that differ only in numbers; the blocks inside them are merged already, and have their names."""
     groups: dict[str, list[CodeBlock]] = {}
     for block in blocks:
-        modules = [f"{item.name}={_without_numbers(item.call)}" for item in block.attributes]
+        modules = [f"{item.name}={_without_numbers(item.construction)}" for item in block.attributes]
         # Writing it also sets the names of its states, by which outer classes are written.
         text = "\n".join((block.base_name, *modules, Writer(block).text()))
         groups.setdefault(text, []).append(block)
@@ -123,12 +124,12 @@ def _is_numeric(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
-    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls.
+def _parametrize(group: list[CodeBlock], constructions_by_block: dict[int, list[Construction]]) -> None:
+    """Make the numbers that differ within a group parameters of its first block, and arguments of all constructions.
 
     Args:
         group: blocks that differ in numbers only; the first one is kept and modified.
-        users: the constructions of each block, by its id; they are modified.
+        constructions_by_block: the constructions of each block, by its id; they are modified.
     """
     first = group[0]
     parameters: dict[str, list[Any]] = {}
@@ -139,12 +140,12 @@ def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -
         for owner, place in literal.places:
             owner.replace_argument(place, dotted(name))
     first.parameters = {name: _annotation(values) for name, values in parameters.items()}
-    # Calls of the others become calls of the first, each with the values of its own block.
+    # The others are constructed as the first, each with the values of its own block.
     for number, block in enumerate(group):
-        for call in users.get(id(block), ()):
-            call.block = first
-            call.args = [values[number] for values in parameters.values()]
-            call.arg_names = tuple(parameters)
+        for construction in constructions_by_block.get(id(block), ()):
+            construction.block = first
+            construction.args = [values[number] for values in parameters.values()]
+            construction.arg_names = tuple(parameters)
 
 
 @define(eq=False)
@@ -165,7 +166,9 @@ def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
 
     Literals that are equal to each other in every block are one, with several places.
     """
-    literals_of_blocks = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
+    literals_of_blocks = [
+        [literal for item in block.attributes for literal in item.construction.literals()] for block in group
+    ]
     # By texts of the values, as 1, 1.0 and True are equal, but not the same.
     differing: dict[tuple[str, ...], _Literal] = {}
     for occurrences in zip(*literals_of_blocks):

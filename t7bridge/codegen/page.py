@@ -59,10 +59,10 @@ def _names_of_needed_pieces(blocks: list[CodeBlock], copied_pieces: Mapping[str,
     """
     needed: set[str] = set()
     for block in blocks:
-        for call in block.constructions():
-            is_class_of_page = call.block is not None  # its name is not final yet
-            if call.name in copied_pieces and call.spec is not None and not is_class_of_page:
-                needed.update(piece.name for piece in pieces(call.spec.target))
+        for construction in block.constructions():
+            is_class_of_page = construction.block is not None  # its name is not final yet
+            if construction.name in copied_pieces and construction.spec is not None and not is_class_of_page:
+                needed.update(piece.name for piece in pieces(construction.spec.target))
     return needed
 
 
@@ -74,7 +74,7 @@ def _used_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
     used = {id(blocks[-1])}
     for block in reversed(blocks):  # a class before those that it contains
         if id(block) in used:
-            used.update(id(call.block) for call in block.constructions())
+            used.update(id(construction.block) for construction in block.constructions())
     return [block for block in blocks if id(block) in used]
 
 
@@ -171,7 +171,7 @@ def _constructor(block: CodeBlock, additions: Additions) -> list[str]:
     text = bracketed("def __init__(", ["self", *parameters], ") -> None:", 4)
     text.append("        super().__init__()")
     for item in block.attributes:
-        text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.call.as_call()), 8)
+        text += lines(ast.Assign([attribute(ast.Name("self"), item.name)], item.construction.as_call()), 8)
     for statement in additions.connections:
         text += lines(statement, 8)
     if additions.untrained:

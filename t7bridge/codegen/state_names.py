@@ -114,9 +114,9 @@ def numbered_state(step: Step, state_name: str) -> str:
 
 def _class_called_by(step: Step) -> CodeBlock | None:
     """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
-    if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
+    if step.attribute is None or len(step.attribute.constructions) != 1 or step.write is not applied:
         return None
     if len(step.operands) != 1 or not isinstance(step.operands[0], list):
         return None
-    block: CodeBlock | None = step.attribute.call.block
+    block: CodeBlock | None = step.attribute.construction.block
     return block

@@ -58,21 +58,21 @@ class Attribute:
 
     Attributes:
         base_name: its name without a number: `conv` of `conv2`.
-        calls: the constructions of the modules, in sequence.
+        constructions: the constructions of the modules, in sequence.
         stays_separate: whether it is never joined with others into a Sequential, because several steps use it, or the
             user named it.
         name: its final name; empty until `tidy` numbers those of one base name.
     """
 
     base_name: str
-    calls: list[Construction]
+    constructions: list[Construction]
     stays_separate: bool = False
     name: str = ""
 
     @property
-    def call(self) -> Construction:
+    def construction(self) -> Construction:
         """Return the construction of the whole."""
-        return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
+        return self.constructions[0] if len(self.constructions) == 1 else sequential(self.constructions)
 
 
 @define(eq=False)
@@ -204,4 +204,4 @@ class CodeBlock:
     def constructions(self) -> Iterator[Construction]:
         """Yield all constructions in it, outer ones first."""
         for attribute in self.attributes:
-            yield from attribute.call.with_inner()
+            yield from attribute.construction.with_inner()

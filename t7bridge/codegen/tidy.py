@@ -49,7 +49,7 @@ def _replace_by_functions(block: CodeBlock) -> None:
     for step in block.steps:
         if step is None or step.function is None or step.attribute is None:
             continue
-        is_in_chain = len(step.attribute.calls) > 1
+        is_in_chain = len(step.attribute.constructions) > 1
         if not is_in_chain:
             step.write = step.function
             step.attribute = None
@@ -86,7 +86,7 @@ def _class_of_user(block: CodeBlock, number: int, ref: Ref) -> str:
     step = block.steps[number]
     if step is None or step.attribute is None:
         return ""
-    (module,) = step.attribute.calls
+    (module,) = step.attribute.constructions
     return module.name
 
 
@@ -141,7 +141,7 @@ def _append_to_chain(chain: Step, step: Step) -> None:
     last = step.attribute
     assert modules is not None
     assert last is not None
-    modules.calls += last.calls
+    modules.constructions += last.constructions
     # The output of a branch is that of its last module, which has the name of the branch.
     modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
     step.attribute = modules
