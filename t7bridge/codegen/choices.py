@@ -57,28 +57,17 @@ def unify_tied(plan: Plan, owned: TensorsByModule, computed: set[int]) -> None:
         owned: the tensors of its modules, by the module's id and by their names in it.
         computed: the tensors, by id, that are not views of the file's memory; small ones are compared by content.
     """
-    numbers = _ModuleNumbers(owned, computed)
+    modules = _OwnedModules(owned, computed)
     first_of_number: dict[int, ModuleSpec] = {}
-
-    @cache
-    def has_tensors(spec: ModuleSpec) -> bool:
-        """Return whether a module, or one inside it, has tensors."""
-        return bool(owned.get(id(spec))) or any(map(has_tensors, spec.children.values()))
-
-    @cache
-    def has_state(spec: ModuleSpec) -> bool:
-        """Return whether a module, or one inside it, keeps more than its tensors between calls."""
-        return remembers(spec) or any(map(has_state, spec.children.values()))
-
     for spec in specs_in(plan.root):
         for name, child in spec.children.items():
             # Without tensors there is nothing to tie; of two states kept between calls one would overwrite the other.
-            if has_tensors(child) and not has_state(child):
-                spec.children[name] = first_of_number.setdefault(numbers.number_of(child), child)
+            if modules.has_tensors(child) and not modules.has_state(child):
+                spec.children[name] = first_of_number.setdefault(modules.number_of(child), child)
 
 
-class _ModuleNumbers:
-    """Numbers for modules: those of one number are identical, down to the memory of all their tensors.
+class _OwnedModules:
+    """Modules with their tensors. Those with one number are identical, down to the memory of all their tensors.
 
     Args:
         owned: the tensors of modules, by the module's id and by their names in it.
@@ -89,20 +78,29 @@ class _ModuleNumbers:
         self._owned = owned
         self._computed = computed
         self._number_of_description: dict[Any, int] = {}
-        self._number_of_id: dict[int, int] = {}
+        # Each module is asked for several times: as a child, and in the modules around it.
+        self.has_tensors = cache(self._has_tensors)
+        self.has_state = cache(self._has_state)
+        self.number_of = cache(self._number_of)
 
-    def number_of(self, spec: ModuleSpec) -> int:
+    def _has_tensors(self, spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, has tensors."""
+        return bool(self._owned.get(id(spec))) or any(map(self.has_tensors, spec.children.values()))
+
+    def _has_state(self, spec: ModuleSpec) -> bool:
+        """Return whether a module, or one inside it, keeps more than its tensors between calls."""
+        return remembers(spec) or any(map(self.has_state, spec.children.values()))
+
+    def _number_of(self, spec: ModuleSpec) -> int:
         """Return the number of a module, by how it is constructed, what is in it, and its tensors."""
-        if id(spec) not in self._number_of_id:
-            construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
-            children = tuple((name, self.number_of(child)) for name, child in spec.children.items())
-            # Modules that it only refers to are at other places of the plan, and must be the same ones.
-            refers = tuple((name, id(other)) for name, other in spec.refers.items())
-            tensors = tuple((name, self._identity_of(tensor)) for name, tensor in self._owned.get(id(spec), {}).items())
-            description = (construction, children, refers, tensors)
-            next_number = len(self._number_of_description)
-            self._number_of_id[id(spec)] = self._number_of_description.setdefault(description, next_number)
-        return self._number_of_id[id(spec)]
+        construction = (spec.target, spec.plain, repr(spec.args), repr(sorted(spec.kwargs.items())))
+        children = tuple((name, self.number_of(child)) for name, child in spec.children.items())
+        # Modules that it only refers to are at other places of the plan, and must be the same ones.
+        refers = tuple((name, id(other)) for name, other in spec.refers.items())
+        tensors = tuple((name, self._identity_of(tensor)) for name, tensor in self._owned.get(id(spec), {}).items())
+        description = (construction, children, refers, tensors)
+        next_number = len(self._number_of_description)
+        return self._number_of_description.setdefault(description, next_number)
 
     def _identity_of(self, tensor: Tensor) -> Any:
         """Return a key that is equal for two tensors only if they may be one: of their memory, or of their content."""

@@ -370,9 +370,22 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
         is_one_line_enough = len(f"{pad}    {text_of(node)}") <= WIDTH
         terms = [text_of(node)] if is_one_line_enough else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
+    return _laid_out_in_brackets(before, node, after, indent)
+
+
+def _laid_out_in_brackets(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
+    """Return a call, list or tuple that does not fit on one line as lines; anything else, which is not broken, as one.
+
+    Args:
+        before: text before it on its first line: `x = `, `bias=`.
+        node: the expression.
+        after: text after it on its last line, such as a comma.
+        indent: spaces before the first line.
+    """
+    pad = " " * indent
     opening, items, closing = _inside_brackets(node)
-    if not items:  # nothing in it can be broken: the line stays too long
-        return [line]
+    if not items:  # the line stays too long
+        return [f"{pad}{before}{text_of(node)}{after}"]
     lines_of_items: list[str] = []
     for name, value in items:
         lines_of_items += _laid_out(name, value, ",", indent + 4)

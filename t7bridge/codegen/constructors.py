@@ -168,19 +168,36 @@ def _stored_modules(
     modules: dict[str, ModuleArgument] = {}
     for name, argument in arguments.items():
         parameter = signature.parameters[name]
-        is_for_modules = "nn." in parameter.annotation  # `nn.Module`, `nn.Module | None`
         for key, value in _values_of(parameter, argument).items():
-            if isinstance(value, ModuleArgument):
-                if not is_for_modules and parameter.annotation != "Any":
-                    raise Refused(f"the argument {key} is a module")
-                if is_sequential and is_for_modules:
-                    # `key` is the place in `*args`, which differs if modules before these are stored by name.
-                    modules[str(len(modules))] = value
-                else:
-                    modules[key] = value
-            elif is_for_modules and value is not parameter.default:  # `None` where the module is optional
-                raise Refused(f"the argument {key} is no module")
+            _check_is_module_or_not(parameter, key, value)
+            if not isinstance(value, ModuleArgument):
+                continue
+            if is_sequential and _is_for_modules(parameter):
+                # `key` is the place in `*args`, which differs if modules before these are stored by name.
+                modules[str(len(modules))] = value
+            else:
+                modules[key] = value
     return modules
+
+
+def _is_for_modules(parameter: Parameter) -> bool:
+    """Return whether a parameter is annotated as a module: `nn.Module`, `nn.Module | None`."""
+    return "nn." in parameter.annotation
+
+
+def _check_is_module_or_not(parameter: Parameter, key: int | str, value: Any) -> None:
+    """Refuse a module for a parameter of another type, and anything else for one of modules but its default.
+
+    Args:
+        parameter: the parameter.
+        key: its name, or the place or keyword of the value among those that it receives.
+        value: a value that it receives.
+    """
+    if isinstance(value, ModuleArgument):
+        if not _is_for_modules(parameter) and parameter.annotation != "Any":
+            raise Refused(f"the argument {key} is a module")
+    elif _is_for_modules(parameter) and value is not parameter.default:  # `None` where the module is optional
+        raise Refused(f"the argument {key} is no module")
 
 
 def _values_of(parameter: Parameter, argument: Any) -> Mapping[Any, Any]:
