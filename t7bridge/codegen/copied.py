@@ -238,7 +238,8 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
     args_are_fields = name == _BASE_OF_FIELDS or any(base.args_are_fields for base in own_bases)
     inherited = [base.signature for base in own_bases if base.signature is not None]
     # Constructors set attributes, too: only what other methods set is kept between calls.
-    other_methods = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
+    constructors = ("__init__", "__post_init__")
+    other_methods = [method for method_name, method in methods.items() if method_name not in constructors]
     return SourcePiece(
         name,
         input_count=_input_count(methods, own_bases),

@@ -1102,7 +1102,7 @@ class Steps(StepDomain):
         self._call_count += 1
         inside = spec.children[child]
         if node is not None:
-            # Each node is written as if it were the only call, under the user's name for it, if there is any.
+            # Under the user's name for the node, if there is any. A module of several nodes is a shared one.
             assert spec.graph is not None
             return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:

@@ -67,7 +67,12 @@ def _next_class_name(base_name: str, last_numbers: Counter[str], class_names: fr
 
 
 def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]) -> None:
-    """Name a class that is the only one of its base name without a number; arguments as for `merge_alike`."""
+    """Name a class that is the only one of its base name without a number.
+
+    Args:
+        classes: the classes with their names, the model's own last.
+        class_names: names of other classes in the same source.
+    """
     counts = Counter(block.base_name for block in classes)
     *inner, model = classes
     for block in inner:

@@ -7,7 +7,6 @@ An empty name stands for a value that is no state.
 
 from __future__ import annotations
 
-from .code import applied
 from .steps import CodeBlock, ElementPath, Ref, Step, Value
 
 
@@ -114,9 +113,10 @@ def numbered_state(step: Step, state_name: str) -> str:
 
 def _class_called_by(step: Step) -> CodeBlock | None:
     """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
-    if step.attribute is None or len(step.attribute.constructions) != 1 or step.write is not applied:
+    module = step.called_module
+    if module is None or len(module.constructions) != 1:
         return None
     if len(step.operands) != 1 or not isinstance(step.operands[0], list):
         return None
-    block: CodeBlock | None = step.attribute.construction.block
+    block: CodeBlock | None = module.construction.block
     return block

@@ -15,7 +15,7 @@ from ..data import define
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.mapping import ModuleSpec
 from ..nn.pieces import STATEFUL
-from .code import Construction, Write, sequential
+from .code import Construction, Write, applied, sequential
 from .forms import Form
 
 ElementPath: TypeAlias = "tuple[int | str, ...]"
@@ -110,6 +110,11 @@ class Step:
     result_names: tuple[str, ...] = ()
     suggested_name: str = ""
     is_node_name: bool = False
+
+    @property
+    def called_module(self) -> Attribute | None:
+        """The module that it calls, and no more than that; `None` if there are operations around it, or no module."""
+        return self.attribute if self.write is applied else None
 
 
 def refs(value: Value) -> Iterator[Ref]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 
 from ..nn.graphs import is_free_name
-from .code import applied
 from .steps import GATES, PARTS, Attribute, CodeBlock, Ref, Step, refs
 
 
@@ -158,12 +157,8 @@ _BRANCHES = ("body", "shortcut", "branch")
 
 def _can_be_chained(step: Step) -> bool:
     """Return whether a step passes one value, or list, through a module that may become part of a Sequential."""
-    return (
-        step.write is applied
-        and step.attribute is not None
-        and not step.attribute.stays_separate
-        and len(step.operands) == 1
-    )
+    module = step.called_module
+    return module is not None and not module.stays_separate and len(step.operands) == 1
 
 
 class SharedMemory:
