@@ -59,7 +59,7 @@ class SourceBuilder:
     Attributes:
         blocks: all blocks made so far, those that others contain first.
         copied_pieces: the classes, functions and constants of this package that the source includes, by name; empty
-            until `construct_copied` adds some.
+            until `construct_by_own_class` adds some.
         foreign_imports: classes of others that it imports: the module and the name there, by the name in the source.
         budget: resource limits of generating.
         memory_effects: which modules write to their input, or return its memory.
@@ -99,7 +99,7 @@ class SourceBuilder:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
         block = CodeBlock(spec, "Model", is_whole_model=True)
-        construction = self.construct_copied(spec)
+        construction = self.construct_by_own_class(spec)
         # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
         # known, is called with a target.
         piece = self.copied_pieces.get(construction.name)
@@ -158,7 +158,7 @@ class SourceBuilder:
         """
         is_made_of_steps = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
         if not is_made_of_steps:
-            return self.construct_copied(spec), form_of_copy(spec, form)
+            return self.construct_by_own_class(spec), form_of_copy(spec, form)
         block, form_of_output = self._block_for(spec, form, kind, _block_base_name(spec))
         construction = Construction(block.base_name, spec=spec, block=block, original_block=block)
         return construction, form_of_output
@@ -274,7 +274,7 @@ class SourceBuilder:
         self.foreign_imports[imported_name] = home, name
         return imported_name
 
-    def construct_copied(self, spec: ModuleSpec) -> Construction:
+    def construct_by_own_class(self, spec: ModuleSpec) -> Construction:
         """Return the construction of a layer by its own class, and of the modules in it.
 
         A class of this package is noted to be included in the source, any other to be imported.
@@ -560,7 +560,7 @@ class Body:
         # The plain class takes no list, and no single example, which a model of this layer alone has to take.
         is_whole_class = spec is self.block.spec
         if spec.plain and (kind.is_list or is_whole_class):
-            return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
+            return self.add_module(spec, self.builder.construct_by_own_class(spec), value, name, Form())
         if idiom is not None and idiom.construction is None:
             return self._add_expression(spec, value, name, idiom)
         # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
@@ -599,7 +599,7 @@ class Body:
             form: that of its output.
             out_of_place: makes that expression from the input; `None` if there is none.
         """
-        ref = self.add_module(spec, self.builder.construct_copied(spec), value, name, form)
+        ref = self.add_module(spec, self.builder.construct_by_own_class(spec), value, name, form)
         self.step(ref).out_of_place = out_of_place
         return ref
 
@@ -1237,7 +1237,7 @@ class Lists:
         if self._items is None:
             return None
         if spec.target not in CLASS_IN_TORCH_OF_CELL:
-            construction = self._body.builder.construct_copied(spec)
+            construction = self._body.builder.construct_by_own_class(spec)
             write = applied  # to the whole list
         else:
             construction = torch_construction(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)

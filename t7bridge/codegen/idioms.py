@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -166,14 +167,29 @@ def idiom_of(spec: ModuleSpec, form: Form) -> Idiom | None:
     """
     if spec.target == SEQUENTIAL:
         return None
-    idioms = Idioms(spec, form)
     if spec.target.startswith("torch.nn."):
-        return idioms.torch(spec.target, *spec.args, **spec.kwargs)
+        return _module_of_torch(spec, form, spec.target, spec.args, spec.kwargs)
     name, *arguments = traits(spec).written or ("",)
     if name not in IDIOMS:
         return None
-    idiom: Idiom | None = getattr(idioms, name)(*arguments)
+    idiom: Idiom | None = getattr(Idioms(spec, form), name)(*arguments)
     return idiom
+
+
+def _module_of_torch(
+    spec: ModuleSpec, form: Form, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Idiom:
+    """Return a module of torch.nn as an idiom.
+
+    Args:
+        spec: the module of the plan.
+        form: that of its input.
+        name: the class, with `torch.nn.` or without.
+        args: its arguments by position.
+        kwargs: its arguments by keyword.
+    """
+    construction = torch_construction(name.removeprefix("torch.nn."), args, dict(kwargs), spec)
+    return Idiom(_form_of_output(construction, form), applied, construction)
 
 
 def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
@@ -226,16 +242,9 @@ class Idioms:
         self._example_dims: Any = spec.kwargs.get("n_input_dims")
         """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 
-    def torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
-        """Write a module of torch.nn.
-
-        Args:
-            name: the class, with `torch.nn.` or without.
-            *args: its arguments.
-            **kwargs: its arguments by keyword.
-        """
-        construction = torch_construction(name.removeprefix("torch.nn."), args, kwargs, self._spec)
-        return Idiom(_form_of_output(construction, self._input_form), applied, construction)
+    def _torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
+        """Write a module of torch.nn, of this class and with these arguments."""
+        return _module_of_torch(self._spec, self._input_form, name, args, kwargs)
 
     def _expression(self, form: Form, template: str, **values: Any) -> Idiom:
         """Return an expression as an idiom.
@@ -290,13 +299,13 @@ class Idioms:
         if rank not in (1, 3):
             return None
         first_of_example = -rank
-        return self.torch(name, first_of_example)
+        return self._torch(name, first_of_example)
 
     def example_softmax(self) -> Idiom | None:
         """Write a softmax of the only dimension of one example."""
         if self._input_form.rank != 1:
             return None
-        return self.torch("LogSoftmax" if self._keyword("log") else "Softmax", -1)
+        return self._torch("LogSoftmax" if self._keyword("log") else "Softmax", -1)
 
     def plain(self) -> Idiom | None:
         """Write a class of this package that differs from one of torch.nn only in accepting more inputs, as that one.
@@ -314,12 +323,12 @@ class Idioms:
         rank = self._input_form.rank or 0
         if rank < facts.plain_rank and not takes_any_rank:
             return None
-        return self.torch(spec.plain, *spec.args, **spec.kwargs)
+        return self._torch(spec.plain, *spec.args, **spec.kwargs)
 
     def _flattened(self, dims: int) -> Idiom:
         """Write the merging of the last `dims` dimensions, all of one example, into one: with and without a batch."""
         if dims == 1:
-            return self.torch("Identity")
+            return self._torch("Identity")
         extents = self._input_form.known_extents()
         # Of another origin: what a later layer requires of this one extent, it does not require of the input's.
         after = Form(1)
@@ -582,5 +591,5 @@ def _of_only_axis(argument: Any) -> Any:
     return argument[0] if isinstance(argument, tuple) else argument
 
 
-IDIOMS = frozenset(name for name in vars(Idioms) if not name.startswith("_") and name != "torch")
+IDIOMS = frozenset(name for name in vars(Idioms) if not name.startswith("_"))
 """The names by which entries request plain PyTorch."""
