@@ -1,5 +1,7 @@
 """From a plan to steps, the data flow before anything has a name. A spec is a module of the plan; it becomes steps,
 plain PyTorch (an idiom), or one step with a module of torch.nn, or of its own class, whose source the page includes.
+Its traits are what the entry of its class declares: `flow`, what it does with its input and the modules inside;
+`written`, the method of `Lists` or `Idioms` that writes it, and arguments; `block`, a name for a class of its steps.
 The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
 The plain class of a spec is the class of torch.nn that does the same for each tensor with a batch dimension. A
 construction is the call that makes a module.
