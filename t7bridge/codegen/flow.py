@@ -21,7 +21,7 @@ from ..limits import Budget, Limits
 from ..nn import walk
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
-from ..nn.mapping import OURS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
+from ..nn.mapping import OURS, SEQUENTIAL, GraphSpec, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.pieces import CLASS_IN_TORCH_OF_CELL, CLASS_IN_TORCH_WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
@@ -516,7 +516,10 @@ class Body:
             return None
         try:
             # It runs the flow once without adding steps, and refuses here what cannot be written.
-            steps = Steps(self, spec, value, next_module)
+            if spec.graph is not None:
+                steps: Steps = GraphSteps(self, spec, spec.graph, value)
+            else:
+                steps = Steps(self, spec, value, next_module)
         except (ClassNeededError, *walk.FLOW_ERRORS):
             return None
         # Outside of `try`: a failure here leaves steps behind, and must not pass for a refusal.
@@ -1001,38 +1004,13 @@ class Steps(StepDomain):
         self._next_module = next_module
         self._call_count = 0
         """Number of calls so far, which is the number of the next one, as in the trial."""
-        self._node_values: list[Value] = [value]
-        """Of a graph, the input and the outputs of all nodes so far, by the number of the node; the input is 0."""
-        self._value_names: dict[int, str] = {}
-        """Names for outputs of nodes that the user did not name, by the number of the node."""
 
     def written(self) -> Value:
-        """Run the flow of the container, which adds the steps; return its output.
-
-        Of a graph, names and lengths of lists are noted in the class, too.
-        """
+        """Run the flow of the container, which adds the steps; return its output."""
         flow = traits(self._spec).flow
         assert flow is not None
-        links: list[Link] = []
-        graph = self._spec.graph
-        if graph is not None:
-            links += [link for node in graph.nodes for link in node.takes]
-            links += graph.outputs
-            # Each index of a path is written as a subscript.
-            self._body.builder.budget.spend(sum(len(path) for _, path in links))
-            self._name_elements_of_graph_input(links)
-            self._value_names = attention_names(self._spec, graph)
         output: Value = flow(self._spec, self._value, self)
-        # After the flow, which collects the values of the nodes that the links lead to.
-        self._note_lists_in_input(links)
         return output
-
-    def _name_elements_of_graph_input(self, links: list[Link]) -> None:
-        """Give the elements of a graph's input names, if it is not used as a whole."""
-        paths_in_input = [path for source, path in links if source == 0]  # source 0 is the input of the graph
-        if all(paths_in_input):  # an empty path is the input as a whole
-            last_index = max((path[0] for path in paths_in_input), default=-1)
-            self._name_input_elements(last_index + 1)
 
     def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
         """Return an element of a list.
@@ -1097,16 +1075,12 @@ class Steps(StepDomain):
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+            node: `None`; see `GraphSteps` for graphs.
         """
         # What the trial recorded of its call of this number holds here: it ran the same flow.
         number = self._call_count
         self._call_count += 1
         inside = spec.children[child]
-        if node is not None:
-            # Under the user's name for the node, if there is any. A module of several nodes is a shared one.
-            assert spec.graph is not None
-            return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
             return self._call_repeated(inside, value)
         # By the module that takes the output branches are named: `body` and `shortcut` if that adds them up.
@@ -1141,24 +1115,90 @@ class Steps(StepDomain):
         number_of_body = 0 if first >= second else 1
         return "body" if number == number_of_body else "shortcut"
 
+    def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
+        """Note a use of the input by its elements, which then have names of their own.
+
+        Args:
+            count: number of elements that are used.
+            ignores_further: whether the input may have more.
+        """
+        block = self._body.block
+        is_first_use = block.input_count == 0
+        if is_first_use or not ignores_further:  # one use of exactly as many elements decides for all
+            block.ignores_further_inputs = ignores_further
+        block.input_count = max(count, block.input_count)
+
+
+class GraphSteps(Steps):
+    """Adds the steps of a graph to a class, and notes there how the user named its inputs, and which of them are lists.
+
+    Args:
+        body: the class that receives the steps.
+        spec: the module that is the graph.
+        graph: its data flow, in which 0 is the input, and nodes are numbered from 1.
+        value: its input.
+
+    Raises:
+        ClassNeededError: its class is needed; nothing was added.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, graph: GraphSpec, value: Value) -> None:
+        super().__init__(body, spec, value)
+        self._graph = graph
+        self._values: list[Value] = [value]
+        """The input and the outputs of all nodes so far, by the number of the node."""
+        self._names_of_attention = attention_names(spec, graph)
+        """Names for outputs of nodes that the user did not name, by the number of the node."""
+
+    def written(self) -> Value:
+        """Run the flow of the graph, which adds the steps; return its output."""
+        links = [link for node in self._graph.nodes for link in node.takes]
+        links += self._graph.outputs
+        # Each index of a path is written as a subscript.
+        self._body.builder.budget.spend(sum(len(path) for _, path in links))
+        self._name_used_inputs(links)
+        output = super().written()
+        # After the flow, which collects the values of the nodes that the links lead to.
+        self._note_lists_in_input(links)
+        return output
+
+    def _name_used_inputs(self, links: list[Link]) -> None:
+        """Give the elements of the graph's input names, if it is not used as a whole."""
+        paths_in_input = [path for source, path in links if source == 0]
+        if all(paths_in_input):  # an empty path is the input as a whole
+            last_index = max((path[0] for path in paths_in_input), default=-1)
+            self._name_input_elements(last_index + 1)
+
+    def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
+        """Add what applies the module of a node to a value: steps, or the module itself; return its output.
+
+        Args:
+            spec: the graph.
+            child: the name of the module in it.
+            value: its input.
+            node: the number of the node, from 0 here.
+        """
+        assert node is not None
+        # Under the user's name for the node, if there is any. A module of several nodes is a shared one.
+        return self._body.apply(spec.children[child], value, name=usable_name(self._graph.nodes[node].name))
+
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
         """Name the output of a node of a graph as the user did, and return it unchanged.
 
         Args:
             spec: the graph.
-            number: of the node, from 0.
+            number: of the node, from 0 here.
             value: the output of the node's module.
         """
-        assert spec.graph is not None
-        node = spec.graph.nodes[number]
+        node = self._graph.nodes[number]
         name = usable_name(node.name)
         passes_input = node.module is None or traits(spec.children[node.module]).is_identity
         if not passes_input:
-            self._name_result(value, name or self._value_names.get(number + 1, ""))  # 0 is the input there
+            self._name_result(value, name or self._names_of_attention.get(number + 1, ""))
         elif name and isinstance(value, Ref) and value.is_in_input:
             # The node of an input of the graph, which the user named.
             self._body.block.input_names[value.path] = name
-        self._node_values.append(value)
+        self._values.append(value)
         return value
 
     def _name_result(self, value: Value, name: str) -> None:
@@ -1174,19 +1214,6 @@ class Steps(StepDomain):
         if step.attribute is not None and step.attribute.base_name == name:
             step.attribute.stays_separate = True
 
-    def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
-        """Note a use of the input by its elements, which then have names of their own.
-
-        Args:
-            count: number of elements that are used.
-            ignores_further: whether the input may have more.
-        """
-        block = self._body.block
-        is_first_use = block.input_count == 0
-        if is_first_use or not ignores_further:  # one use of exactly as many elements decides for all
-            block.ignores_further_inputs = ignores_further
-        block.input_count = max(count, block.input_count)
-
     def _note_lists_in_input(self, links: list[Link]) -> None:
         """Note which elements of the input are lists, and their lengths: a graph of Lua uses all elements of each.
 
@@ -1195,7 +1222,7 @@ class Steps(StepDomain):
         """
         list_lengths = self._body.block.list_lengths
         for source, path in links:
-            value = self._node_values[source]  # an element of this value is taken, if the path is not empty
+            value = self._values[source]  # an element of this value is taken, if the path is not empty
             # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
                 (index,) = value.path
