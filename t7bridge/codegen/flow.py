@@ -78,13 +78,14 @@ class SourceBuilder:
     def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
         """Begin without classes, and with a budget in which the first steps (`free`) cost nothing."""
         self.blocks: list[CodeBlock] = []
-        self.has_inplace = has_inplace
+        self.copied_pieces: dict[str, SourcePiece] = {}  # by name
+        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
         self.budget = Budget(limits, "writing the model as source", free)
         self.memory_effects = MemoryEffects()
         self.output_kind = Kinds(traits_of)
-        self.copied_pieces: dict[str, SourcePiece] = {}
-        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
+        self.has_inplace = has_inplace
         self._shared_ids = shared_ids
+        """The modules that occur at several places, by id."""
         self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
         """The class made for a module, and the form of its output, by the module's id."""
 
@@ -514,8 +515,18 @@ class Body:
         # Of a Sequential, whose flow can be written too, the caller decides.
         if not is_by_flow or spec.target == SEQUENTIAL:
             return None
+        return self._written_by_flow(spec, value, next_module)
+
+    def _written_by_flow(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
+        """Add the steps of a container by its flow, and return their output; `None`, without steps, if a class is needed.
+
+        Args:
+            spec: the container.
+            value: its input.
+            next_module: the module that uses its output, to help naming.
+        """
         try:
-            # It runs the flow once without adding steps, and refuses here what cannot be written.
+            # Each runs the flow once without adding steps, and refuses here what cannot be written.
             if spec.graph is not None:
                 steps: Steps = GraphSteps(self, spec, spec.graph, value)
             else:
@@ -1050,7 +1061,7 @@ class Steps(StepDomain):
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
-        """Concatenate tensors."""
+        """Add a step that concatenates tensors; `pads` is false, as the trial refuses it."""
         return self._body.add_concatenation(list(values), dim)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
