@@ -518,7 +518,7 @@ class Body:
         return self._written_by_flow(spec, value, next_module)
 
     def _written_by_flow(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
-        """Add the steps of a container by its flow, and return their output; `None`, without steps, if a class is needed.
+        """Add the steps of a container by its flow, and return their output; `None`, and no steps, if it needs a class.
 
         Args:
             spec: the container.
