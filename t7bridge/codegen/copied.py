@@ -6,6 +6,7 @@ constructors are read from that source, too, as `ast` parses it: nothing of it i
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from inspect import Parameter, Signature
@@ -454,8 +455,9 @@ class _ImportStatement:
 
     @property
     def is_third_party(self) -> bool:
-        """Whether the module is not of the standard library; pages and copied layers import no other such packages."""
-        return self.module.startswith(("torch", "safetensors", "typing_extensions"))
+        """Whether the module is not of the standard library: PyTorch, or a user's with classes of the model."""
+        package, _, _ = self.module.partition(".")
+        return package not in sys.stdlib_module_names
 
     def order(self) -> tuple[bool, str, tuple[int, str]]:
         """Return a key for isort's order in a group."""

@@ -251,3 +251,10 @@ def test_imports_in_the_order_of_their_names():
     expected = ["from m import A, Z", "from m import B as OwnB"]
     # What a set yields first depends on the hashes of the run.
     assert all(copied.import_lines(list(order)) == expected for order in permutations(names))
+
+
+def test_imports_of_a_user_are_not_among_those_of_the_standard_library():
+    """A module that Python does not have is in the group of PyTorch, as isort and Ruff order imports."""
+    imports = [("my.layers", "Softmax", "OwnSoftmax"), ("torch", "", ""), ("pathlib", "Path", "")]
+    expected = ["from pathlib import Path", "", "import torch", "from my.layers import Softmax as OwnSoftmax"]
+    assert copied.import_lines(imports) == expected
