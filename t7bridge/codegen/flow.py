@@ -71,16 +71,16 @@ class SourceBuilder:
     Args:
         shared_ids: the modules that occur at several places, by id.
         limits: resource limits.
-        free: steps of the budget that the size of the plan accounts for.
+        free_steps: steps of the budget that the size of the plan accounts for.
         has_inplace: whether any module of the model changes its input in place.
     """
 
-    def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
-        """Begin without classes, and with a budget in which the first steps (`free`) cost nothing."""
+    def __init__(self, shared_ids: set[int], limits: Limits, free_steps: int, has_inplace: bool) -> None:
+        """Begin without classes, and with a budget in which the first steps (`free_steps`) cost nothing."""
         self.blocks: list[CodeBlock] = []
         self.copied_pieces: dict[str, SourcePiece] = {}  # by name
         self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
-        self.budget = Budget(limits, "writing the model as source", free)
+        self.budget = Budget(limits, "writing the model as source", free_steps)
         self.memory_effects = MemoryEffects()
         self.output_kind = Kinds(traits_of)
         self.has_inplace = has_inplace
@@ -113,16 +113,13 @@ class SourceBuilder:
         self.blocks.append(block)
         return block
 
-    def construct(
-        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
-    ) -> tuple[Construction, Form]:
+    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
             form: that of its input; nothing is known of it if `None`.
             kind: that of its input.
-            idiom: plain PyTorch for the module and this form, if the caller has asked for it.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
@@ -130,18 +127,21 @@ class SourceBuilder:
         self.budget.spend()
         if self.is_shared(spec):
             # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
-            construction, form_of_output = self._simplest_module(spec, Form(), ANY, None)
+            construction, form_of_output = self._simplest_module(spec, Form(), ANY)
             return construction, Form(form_of_output.rank)
-        return self._simplest_module(spec, Form() if form is None else form, kind, idiom)
+        return self._simplest_module(spec, Form() if form is None else form, kind)
 
-    def _simplest_module(
-        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
-    ) -> tuple[Construction, Form]:
+    def _simplest_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
         """Return the simplest construction of a module that is exact, and the form of its output.
 
-        It is a module of torch.nn, else of a class with its steps, else of the layer's own class; see `construct`.
+        It is a module of torch.nn, else of a class with its steps, else of the layer's own class.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
         """
-        construction_and_form = self._torch_module(spec, form, kind, idiom)
+        construction_and_form = self._torch_module(spec, form, kind)
         if construction_and_form is None:
             construction_and_form = self._module_of_own_class(spec, form, kind)
         construction, form_of_output = construction_and_form
@@ -166,9 +166,7 @@ class SourceBuilder:
         construction = Construction(block.base_name, spec=spec, block=block, original_block=block)
         return construction, form_of_output
 
-    def _torch_module(
-        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
-    ) -> tuple[Construction, Form] | None:
+    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return the construction of a module of torch.nn, and the form of its output.
 
         It is `None` if no single module of torch.nn expresses the whole module.
@@ -177,14 +175,13 @@ class SourceBuilder:
             spec: the module.
             form: that of its input.
             kind: that of its input.
-            idiom: plain PyTorch for the module and this form; `None` if it was not asked for yet, or there is none.
         """
         if spec.target == SEQUENTIAL:
             return self._torch_sequential(spec, form, kind)
         # A layer may take a list where its plain class does not. What has no plain class takes none in Lua either.
         if spec.plain and kind.is_list:
             return None
-        idiom = idiom or idiom_of(spec, form)
+        idiom = idiom_of(spec, form)
         if idiom is None or idiom.construction is None or idiom.has_operations:
             return None
         return idiom.construction, idiom.form
@@ -580,7 +577,7 @@ class Body:
         if idiom is not None and idiom.construction is None:
             return self._add_expression(spec, value, name, idiom)
         # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
-        construction, form_of_output = self.builder.construct(spec, form, kind, idiom)
+        construction, form_of_output = self.builder.construct(spec, form, kind)
         return self.add_module(spec, construction, value, name, form_of_output)
 
     def _add_expression(self, spec: ModuleSpec, value: Value, name: str, idiom: Idiom) -> Ref:
