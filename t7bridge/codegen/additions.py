@@ -47,21 +47,21 @@ class Additions:
     casts_of_modules: list[ast.stmt] = field(factory=list)
 
 
-def additions_of(cells: Lifted, owned: TensorsByModule, module_paths: ModulePaths) -> Additions:
+def additions_of(lifted: Lifted, owned: TensorsByModule, module_paths: ModulePaths) -> Additions:
     """Return what the tensors of a plan require of its page.
 
     Args:
-        cells: the plan, with its state dict.
+        lifted: the plan, in which recognized cells are single modules, and its state dict.
         owned: the tensors of the plan's modules, by the module's id and by their names in it.
         module_paths: the path of each module of the page.
     """
-    constants = {id(cells.state[key]) for key in constant_biases(cells)}
+    constants = {id(lifted.state[key]) for key in constant_biases(lifted)}
     cast_of_model, casts_of_modules = _element_types(module_paths, owned)
     return Additions(
         connections=[
             *_shared_modules(module_paths, owned),
             *_references(module_paths),
-            *_tied_parameters(module_paths, owned, cells.plan, cells.state),
+            *_tied_parameters(module_paths, owned, lifted.plan, lifted.state),
         ],
         untrained=[*_constant_parameters(module_paths, owned, constants)],
         cast_of_model=cast_of_model,

@@ -1421,13 +1421,13 @@ class Lists:
 
 
 def _written_between(symbol: str) -> Write:
-    """Return what writes an operator between any number of operands."""
+    """Return a function that makes an expression of any number of operands with an operator between them."""
     operator = formula(f"lambda x, y: x {symbol} y")
     return lambda *operands: reduce(operator, operands)
 
 
 def _written_of_list(write: Write) -> Write:
-    """Return what writes an expression of operands that come as one list, as the module in its place takes them."""
+    """Return a function that makes an expression of operands that come as one list, as the layer in its place takes."""
 
     def write_elements(operands: ast.expr) -> ast.expr:
         """Return the expression of the elements of a list."""
@@ -1438,12 +1438,12 @@ def _written_of_list(write: Write) -> Write:
 
 
 def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
-    """Return what writes an expression of operands that get the shape of the first, where they may have another.
+    """Return a function that makes an expression of operands that get the shape of the first, if they may have another.
 
     Lua computes in the order of memory whatever the shapes; PyTorch by shapes.
 
     Args:
-        write: writes the expression.
+        write: makes the expression from the operands.
         same_shapes: of each operand after the first, whether it certainly has that shape.
     """
     reshaped = formula("lambda x, first: x.reshape_as(first)")

@@ -145,30 +145,30 @@ def _generate(
 
     The arguments are those of `generate`; the text is left out if `source` is `None`.
     """
-    original, cells = _plan_and_cells(value, path, index_base, limits, lift)
-    owned = owned_tensors(cells.plan, cells.state)
-    builder, blocks = _classes_of(value, cells, owned, limits)
+    original, lifted = _state_dict_and_plan(value, path, index_base, limits, lift)
+    owned = owned_tensors(lifted.plan, lifted.state)
+    builder, blocks = _classes_of(value, lifted, owned, limits)
     model_class = blocks[-1]
     module_paths = list(paths_of_modules(model_class.attributes))
     tensors = _tensors_of_page(module_paths, owned)
-    check_tensors_are_in_page(cells.plan, cells.state, module_paths, tensors)
-    keys = _keys_of_page(cells.plan, cells.state, owned, tensors)
+    check_tensors_are_in_page(lifted.plan, lifted.state, module_paths, tensors)
+    keys = _keys_of_page(lifted.plan, lifted.state, owned, tensors)
     text = ""
     if source is not None:
-        text = model_source(builder, blocks, additions_of(cells, owned, module_paths), source)
+        text = model_source(builder, blocks, additions_of(lifted, owned, module_paths), source)
         check_page(text, builder, blocks, tensors)
     return Generated(
         text,
         tensors,
         keys,
-        notes=[*original.notes, *cells.notes],
-        pieces=_pieces_of_page(cells.pieces, keys),
+        notes=[*original.notes, *lifted.notes],
+        pieces=_pieces_of_page(lifted.pieces, keys),
         state=original,
         is_stateful=model_class.is_stateful,
     )
 
 
-def _plan_and_cells(
+def _state_dict_and_plan(
     value: TorchObject, path: str, index_base: int, limits: Limits, lift: bool
 ) -> tuple[StateDict, Lifted]:
     """Return the state dict of a model that `convert` writes, and the plan, in which a recognized cell is one module.
@@ -181,12 +181,12 @@ def _plan_and_cells(
     original = lua_named(module_places)
     plan = build_plan(value, path, index_base, limits, original)
     check_size(original, limits, "constructing the model")
-    cells = recognized(plan, original) if lift else Lifted(plan, original)
-    return original, cells
+    lifted = recognized(plan, original) if lift else Lifted(plan, original)
+    return original, lifted
 
 
 def _classes_of(
-    value: TorchObject, cells: Lifted, owned: TensorsByModule, limits: Limits
+    value: TorchObject, lifted: Lifted, owned: TensorsByModule, limits: Limits
 ) -> tuple[SourceBuilder, list[CodeBlock]]:
     """Return the builder of a page, and its classes, the model's own last, made from a plan after a check of it.
 
@@ -194,12 +194,12 @@ def _classes_of(
 
     Args:
         value: the module or criterion.
-        cells: its plan, with its state dict.
+        lifted: its plan, in which recognized cells are single modules, and its state dict.
         owned: the tensors of the plan's modules, by the module's id and by their names in it.
         limits: resource limits.
     """
-    plan = cells.plan
-    unify_tied(plan, owned, _ids_of_computed(cells))
+    plan = lifted.plan
+    unify_tied(plan, owned, _ids_of_computed(lifted))
     check_construction(plan, owned)
     shared = shared_specs(plan)
     choose_classes(plan, shared)
@@ -236,22 +236,22 @@ def _pieces_of_page(pieces_of_plan: list[Piece], keys: dict[str, list[str]]) -> 
     return pieces_of_page
 
 
-def _ids_of_computed(cells: Lifted) -> set[int]:
+def _ids_of_computed(lifted: Lifted) -> set[int]:
     """Return the ids of tensors that were computed from fields of layers, and are no views of the file's memory.
 
     The tensors of cells are computed too, but not among these: equal cells have one module already, and the weights of
     others are trained separately even if they have the same values.
     """
     keys_of_cells: set[str] = set()
-    for piece in cells.pieces:
+    for piece in lifted.pieces:
         keys_of_cells.add(piece.target)
         if piece.second_bias:
             keys_of_cells.add(piece.second_bias)
     ids: set[int] = set()
-    for key, origin in cells.state.origins.items():
+    for key, origin in lifted.state.origins.items():
         is_computed = origin.tensor is None  # the file has no such tensor
         if is_computed and key not in keys_of_cells:
-            ids.add(id(cells.state[key]))
+            ids.add(id(lifted.state[key]))
     return ids
 
 

@@ -115,9 +115,9 @@ def _form_of_output(construction: Construction, form: Form) -> Form:
 
 
 def function_of(construction: Construction) -> Write | None:
-    """Return what writes a function call equal to a module, in place of it; `None` if there is no such function.
+    """Return a function that makes the call of one of PyTorch's functions, equal to a module: `torch.relu(x)`.
 
-    There is none for a class outside torch.nn, nor for a module that changes its input in place.
+    It is `None` if there is no such function, as for a class outside torch.nn, and a module that changes its input.
     """
     if not construction.name.startswith("nn."):
         return None
@@ -208,11 +208,11 @@ def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
 
 
 def copying(spec: ModuleSpec, write: Write) -> Write:
-    """Return what writes an expression with a result that is contiguous and has memory of its own.
+    """Return a function that makes an expression whose result is a copy: contiguous, and in memory of its own.
 
     Args:
         spec: the module.
-        write: writes its expression.
+        write: makes the module's expression, whose result is copied.
     """
     # The clone of a transposed tensor has its strides.
     copied = "x.clone().contiguous()" if traits(spec).written == ("transpose",) else "x.clone()"
