@@ -287,10 +287,10 @@ class Idioms:
     # Modules
 
     def softmax(self, name: str) -> Idiom | None:
-        """Write a softmax over the dimension that Lua chooses by their number: first of 1 or 3, second of 2 or 4.
+        """Write a softmax over the dimension that Lua chooses: of 1 or 3 dimensions the first, of 2 or 4 the second.
 
-        It takes an input of 2 or 4 for a batch: for examples of 1 or 3 dimensions, it is their first, with a batch or
-        not. `None` is returned for examples of any other rank.
+        For examples of 1 or 3 dimensions, that is their first, with a batch or without. `None` is returned for
+        examples of any other rank.
 
         Args:
             name: the class of torch.nn: `Softmax`, `LogSoftmax`, `Softmin`.
