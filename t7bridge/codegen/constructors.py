@@ -56,13 +56,13 @@ def check_construction(plan: Plan, owned: TensorsByModule) -> None:
         parts[id(spec)] = _parts_of(spec, shapes)
     # When all can be constructed: outer modules first, in the order of the state dict.
     for spec in specs:
-        expected_shapes, children = parts[id(spec)]
-        _check_modules(spec, {name: child.spec for name, child in children.items()})
-        _check_tensors(spec, expected_shapes, shapes.get(id(spec), {}))
+        shapes_made, modules_stored = parts[id(spec)]
+        _check_modules(spec, {name: module.spec for name, module in modules_stored.items()})
+        _check_tensors(spec, shapes_made, shapes.get(id(spec), {}))
 
 
 _Parts = tuple[dict[str, Shape], dict[str, ModuleArgument]]
-"""What a constructor makes: the shapes of tensors, and the children, by name."""
+"""What a constructor makes: the shapes of tensors, and the modules that it stores, by name."""
 
 
 def _parts_of(spec: ModuleSpec, shapes: dict[int, dict[str, Shape]]) -> _Parts:
@@ -91,7 +91,7 @@ def _is_known(target: str) -> bool:
 
 
 def constructed_parts(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Parts:
-    """Return the shapes of the tensors, and the children, of a module constructed with these arguments, by name.
+    """Return the shapes of the tensors, and the modules inside, of a module constructed with these arguments, by name.
 
     Args:
         target: a class of this package's layers, or of torch.nn whose arguments are known.
@@ -102,7 +102,7 @@ def constructed_parts(target: str, args: tuple[Any, ...], kwargs: Mapping[str, A
         Refused, ArithmeticError, LookupError, TypeError, ValueError: the constructor would raise.
     """
     signature, base = constructor(target)
-    if signature is None:  # that of a class of torch.nn, which has no children
+    if signature is None:  # that of a class of torch.nn, which stores no modules
         return constructed(base, args, kwargs), {}
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()

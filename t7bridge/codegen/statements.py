@@ -112,17 +112,21 @@ class Writer:
         """The expression for the result of each step that is written: its variable, or a longer one while pending."""
         self._pending: dict[int, set[str]] = {}
         """Steps whose values have no variable yet → the names in their expressions."""
+        self._write_all()
+        block.state_names = input_state_names(block)
+        block.result_names = result_state_names(block)
+
+    def _write_all(self) -> None:
+        """Add the statements of all steps, and `return`, to those that unpack lists in the input."""
         if self.input.unpacked:
             for path, variable in self.input.variables.items():
                 self._element_variables[Ref(INPUT.step, path)] = variable
         else:
             self._expressions[INPUT.step] = ast.Name(self.input.argument)
-        for number, step in enumerate(block.steps):
+        for number, step in enumerate(self._block.steps):
             if number and step is not None:  # step 0 is the input
                 self._write(number, step)
         self.statements.append(ast.Return(self._result()))
-        block.state_names = input_state_names(block)
-        block.result_names = result_state_names(block)
 
     def _result(self) -> ast.expr:
         """Return the expression after `return`: a tuple in a class with a state, else what Lua's module returns."""
