@@ -32,8 +32,9 @@ from ...nn.torch_nn import TORCH
 from ...text import clean, counted, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
+from .boxes import Box
 from .cells import with_cells
-from .layout import Box, lay_out, readable
+from .layout import lay_out, readable
 from .pictures import MAX_CHARS, ROOMY, as_data, as_dot, as_page, as_png, as_svg, places_of
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")

@@ -26,8 +26,9 @@ from ...errors import UnsupportedError
 from ...nn.blocks import Block
 from ...text import printable
 from ...tools.view import Fold, view_of
+from .boxes import LINE, SIGN, Box, Line, Point, has_sign, texts_of, width_of
 from .cells import CELL
-from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of, width_of
+from .layout import lay_out
 
 _STYLE = """text{font-family:system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}
 svg .l,svg .first{text-anchor:start}svg text.l{fill:none}

@@ -19,7 +19,8 @@ from t7bridge.cli import main
 from t7bridge.errors import LimitError, ModelError, TargetExistsError
 from t7bridge.nn import Block, Flow, blocks_of
 from t7bridge.tools import Fold, folds_of, one_module, shown
-from t7bridge.workshop.draw.layout import Box, lay_out
+from t7bridge.workshop.draw.boxes import Box
+from t7bridge.workshop.draw.layout import lay_out
 
 FILES = ROOT / "testfiles"
 MODELS = [
