@@ -21,7 +21,7 @@ from ...errors import LimitError, ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
 from ...graph.tensor import statistics_of
-from ...graph.walk import Path, step_name
+from ...graph.walk import Path, Step, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
@@ -487,7 +487,7 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
             pictured=with_cells(model),
         )
     blocks = group_of(models, printable(name))  # the first one has the models in it; the others are theirs
-    _prefix_keys(models)
+    _prefix_keys(models, value)
     group, *_ = blocks
     return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=_pictured_group(group, models))
 
@@ -501,18 +501,19 @@ def _pictured_group(group: Block, models: list[DrawnModel]) -> list[Block]:
     return pictured
 
 
-def _prefix_keys(models: list[DrawnModel]) -> None:
-    """Give the blocks of several models the keys that they have in files made of the whole file: behind a prefix.
+def _prefix_keys(models: list[DrawnModel], value: Any) -> None:
+    """Give the blocks of several models the keys that they have in files made of the whole file.
 
     Args:
-        models: whose first blocks have names, see `group_of`.
+        models: those in the file; their blocks have the keys of files made of each model alone.
+        value: the root of the file.
     """
     for model in models:
-        prefix = model.blocks[0].name
+        prefix = _prefix_in_whole_file(value, model.path)
         for block in model.blocks:
-            block.key = f"{prefix}.{block.key}" if block.key else prefix
+            block.key = f"{prefix}{block.key}" if block.key else prefix.removesuffix(".")
             if block.mark == "again":
-                block.same = f"{prefix}.{block.same}"  # never the whole model: what contains itself is no module
+                block.same = f"{prefix}{block.same}"  # never the whole model: what contains itself is no module
 
 
 def _prefix_in_whole_file(value: Any, path: str) -> str:
@@ -525,13 +526,19 @@ def _prefix_in_whole_file(value: Any, path: str) -> str:
         value: the root of the file.
         path: of the model: `root.nets[1]`.
     """
-    names = []
-    for step in Path.parse(path).follow(value):
-        # A step is `.name`, `[3]` or `['any text']`.
-        name = step_name(step.key).lstrip(".").strip("[]'\"")
-        outer = step.parent.value if step.parent is not None else None
-        is_in_list = isinstance(outer, Table) and outer.sequence() is not None
-        if is_in_list:
-            name = str(int(name) - 1)  # Lua counts from 1
-        names.append(f"{name}.")
-    return "".join(names)
+    steps = Path.parse(path).follow(value)
+    return "".join(f"{_name_in_keys(step)}." for step in steps)
+
+
+def _name_in_keys(step: Path) -> str:
+    """Return the part of a key in a state dict that one step on the path of a value is."""
+    outer = step.parent.value if step.parent is not None else None
+    is_in_list = isinstance(outer, Table) and outer.sequence() is not None
+    if is_in_list:
+        return str(int(step.key) - 1)  # Lua counts from 1
+    if isinstance(step.key, bytes):
+        return step.key.decode("utf-8", "backslashreplace")
+    is_text = isinstance(step.key, str) and not isinstance(step.key, Step)
+    if is_text:
+        return str(step.key)
+    return step_name(step.key).lstrip(".").strip("[]")  # of a number, `[3]`

@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -500,3 +500,27 @@ def test_png(tmp_path: Path) -> None:
     assert found is not None
     assert size == pytest.approx([int(found[1]), int(found[2])], abs=1)
     assert len(data) > 5000
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda first, _: {"[odd] 'key'": first},
+        lambda first, _: {"long " + "k" * 70: {"b": first}},
+        lambda first, second: {"my net": first, "other": second},
+        lambda first, second: {"nets": [first, second]},
+    ],
+)
+def test_keys_are_those_of_files_made_of_the_whole(wrapped: Callable[..., object], tmp_path: Path) -> None:
+    """Keys of models in tables are what `convert` calls their tensors, whatever the keys of the tables are."""
+    models = []
+    for _ in range(2):
+        fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
+        models.append(TorchObject("nn.Linear", 1, Table.of(fields)))
+    source = tmp_path / "all.t7"
+    t7bridge.save(wrapped(*models), source)
+    t7bridge.convert(source, tmp_path / "all.npz")
+    drawing = t7bridge.draw(source)
+    keys = {drawing.prefix + ".".join(filter(None, (block.key, "weight"))) for block in drawing.blocks if block.weights}
+    with np.load(tmp_path / "all.npz") as names:
+        assert keys == {name for name in names if name.endswith("weight")}
