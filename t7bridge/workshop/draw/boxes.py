@@ -177,6 +177,14 @@ def box_of(block: Block, inside: list[Box]) -> Box:
     return box
 
 
+def boxes_in(root: Box) -> list[Box]:
+    """Return a box and all boxes in it, level by level."""
+    boxes = [root]
+    for box in boxes:  # grows
+        boxes += box.inside
+    return boxes
+
+
 def corners_of(boxes: list[Box], lines: list[Line]) -> list[Point]:
     """Return points that enclose boxes and arrows."""
     corners: list[Point] = []

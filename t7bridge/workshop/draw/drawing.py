@@ -21,7 +21,7 @@ from ...errors import LimitError, ModelError, about_file
 from ...formats.table import Document
 from ...graph.lua import Table
 from ...graph.tensor import statistics_of
-from ...graph.walk import Path, Step, step_name
+from ...graph.walk import Path, step_name
 from ...io.output import FileOutput
 from ...io.source import PathLike, inputs_protected
 from ...limits import Limits
@@ -29,13 +29,14 @@ from ...nn.blocks import Block, DrawnModel, Weight, drawn_model, group_of, model
 from ...nn.mapping import is_torch_or_ours
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
-from ...text import clean, counted, printable
+from ...text import Step, clean, counted, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
 from .boxes import Box
 from .cells import with_cells
 from .layout import lay_out, readable
-from .pictures import MAX_CHARS, ROOMY, as_data, as_dot, as_page, as_png, as_svg, places_of
+from .page import MAX_CHARS, ROOMY, as_data, as_page, places_of
+from .pictures import as_dot, as_png, as_svg
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
 FORMAT = "t7bridge-graph"
@@ -110,7 +111,7 @@ class Drawing:
         """
         # A page becomes brief before it is large; with statistics, which were asked for and are left out then, later.
         most_uncut = MAX_CHARS if self.weights else ROOMY
-        data = {**self._graph(self.pictured), "contents": self.contents}
+        data = {**self._graph(self.pictured, self._folds_of_picture), "contents": self.contents}
         graph = as_data(data)
         if len(graph) > most_uncut:
             _shorten(data["nodes"], self.pictured)
@@ -159,7 +160,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph(self.blocks)
+        return self._graph(self.blocks, self._folds)
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -202,37 +203,36 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _graph(self, blocks: list[Block]) -> dict[str, Any]:
-        """Return the graph as data.
+    def _graph(self, blocks: list[Block], folds_by_block: dict[int, list[Fold]]) -> dict[str, Any]:
+        """Return the graph as data, see docs/graph-json.md.
 
         Args:
             blocks: all of them, each before those inside it.
+            folds_by_block: the runs of equal blocks in each container, by its identity.
         """
-        folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
         numbers = {id(block): number for number, block in enumerate(blocks)}
-        # A key that several blocks have is that of the first, which comes last here.
-        keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
+        # Of blocks with one key, the first counts, which comes last here.
+        numbers_by_key = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
         nodes = []
         for block in blocks:
             folds = folds_by_block.get(id(block), [])
-            nodes.append(_node(block, numbers, keys, folds, statistics=self.weights))
-        data: dict[str, Any] = {
+            nodes.append(_node(block, numbers, numbers_by_key, folds, statistics=self.weights))
+        model = blocks[0]
+        return {
             "format": FORMAT,
             "version": VERSION,
             "producer": f"t7bridge {__version__}",
             "file": printable(self.file),
             "path": printable(self.path),
+            **({"prefix": printable(self.prefix)} if self.prefix else {}),
+            "input": [],
+            "output": [list(sizes) for sizes in model.shape],
+            **self.shapes.sizes,  # instead of these two, where they are known
+            "shapes": self.shapes.source,
+            "parameters": model.parameters,
+            "root": 0,
+            "nodes": nodes,
         }
-        if self.prefix:
-            data["prefix"] = printable(self.prefix)
-        data["input"] = []
-        data["output"] = [list(sizes) for sizes in self.blocks[0].shape]
-        data |= self.shapes.sizes  # "input" and "output", if they are known, instead of these
-        data["shapes"] = self.shapes.source
-        data["parameters"] = self.blocks[0].parameters
-        data["root"] = 0
-        data["nodes"] = nodes
-        return data
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{_NOTEBOOK_HEIGHT}px;border:1px solid #8884"
