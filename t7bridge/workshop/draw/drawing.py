@@ -34,7 +34,7 @@ from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
 from .boxes import Box
 from .cells import with_cells
-from .layout import lay_out, readable
+from .layout import lay_out, scale_of
 from .page import MAX_CHARS, ROOMY, as_data, as_page, places_of
 from .pictures import as_dot, as_png, as_svg
 
@@ -109,12 +109,12 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
-        # A page becomes brief before it is large; with statistics, which were asked for and are left out then, later.
-        most_uncut = MAX_CHARS if self.weights else ROOMY
+        # A brief graph has no statistics: where they were asked for, it is made only if the page would be refused.
+        most_in_full = MAX_CHARS if self.weights else ROOMY
         data = {**self._graph(self.pictured, self._folds_of_picture), "contents": self.contents}
         graph = as_data(data)
-        if len(graph) > most_uncut:
-            _shorten(data["nodes"], self.pictured)
+        if len(graph) > most_in_full:
+            _make_brief(data["nodes"], self.pictured)
             graph = as_data(data)
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
@@ -135,14 +135,15 @@ class Drawing:
 
         The fewest blocks are shown however small they are; more of them as long as the picture stays readable.
         """
-        opened = opened_of(self.pictured[0], self._folds_of_picture, _NUMBERS_OF_BLOCKS[0])
+        fewest, *more_numbers = _NUMBERS_OF_BLOCKS
+        opened = opened_of(self.pictured[0], self._folds_of_picture, fewest)
         root = lay_out(self._shown(opened))
-        for most in _NUMBERS_OF_BLOCKS[1:]:
-            more_opened = opened_of(self.pictured[0], self._folds_of_picture, most)
+        for number in more_numbers:
+            more_opened = opened_of(self.pictured[0], self._folds_of_picture, number)
             if more_opened == opened:
                 continue
             larger = lay_out(self._shown(more_opened))
-            if readable(larger) < _READABLE:
+            if scale_of(larger) < _READABLE:
                 break
             opened = more_opened
             root = larger
@@ -245,7 +246,7 @@ class Drawing:
 def _node(
     block: Block,
     numbers: Mapping[int, int],
-    keys: Mapping[str, int],
+    numbers_by_key: Mapping[str, int],
     folds: list[Fold],
     *,
     statistics: bool,
@@ -255,7 +256,7 @@ def _node(
     Args:
         block: the block.
         numbers: identity of a block → its number among all blocks of the graph.
-        keys: key of a module → the number of its block; of every block that others refer to as `same`.
+        numbers_by_key: key of a module → the number of its block, to which others refer as `same`.
         folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
     """
@@ -267,7 +268,7 @@ def _node(
         **_facts(block, statistics),
     }
     if block.mark == "again":
-        node["same_as"] = keys[block.same]
+        node["same_as"] = numbers_by_key[block.same]
     if block.inside:
         inside = [numbers[id(inner)] for inner in block.inside]
         node["children"] = inside
@@ -302,8 +303,10 @@ def _facts(block: Block, statistics: bool) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
+def _make_brief(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
     """Make a graph that is too large brief: leave out fields, names of arguments and statistics, cut keys and paths.
+
+    Keys and paths are cut before they are escaped, so that no escape is cut.
 
     Args:
         nodes: of the graph, which are changed.
@@ -464,36 +467,34 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         name: of the file, or of the value's class.
         request: the options; `at` is the path, `None` for all modules.
     """
-    at = request.at
     limits = request.limits
     weights = request.weights
-    if at is None:
+    if request.at is None:
         models = models_in(value, "root", limits)
     else:
-        path, module = choose_module(value, at, file="")  # `about_file` names the file in errors
+        path, module = choose_module(value, request.at, file="")  # `about_file` names the file in errors
         models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, weights=weights)
-    if len(models) == 1:
-        model = models[0]
-        return Drawing(
-            model.blocks,
-            name,
-            model.path,
-            weights,
-            prefix=_prefix_in_whole_file(value, model.path),
-            shapes=shapes,
-            pictured=with_cells(model),
-        )
-    blocks = group_of(models, printable(name))  # the first one has the models in it; the others are theirs
-    _prefix_keys(models, value)
-    group, *_ = blocks
-    return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=_pictured_group(group, models))
+    if len(models) > 1:
+        _prefix_keys(models, value)
+        blocks = group_of(models, printable(name))
+        pictured = _pictured_group(blocks[0], models)
+        return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=pictured)
+    # An only model has the keys of a file made of it alone; the prefix precedes them in one made of the whole file.
+    (model,) = models
+    prefix = _prefix_in_whole_file(value, model.path)
+    return Drawing(model.blocks, name, model.path, weights, prefix=prefix, shapes=shapes, pictured=with_cells(model))
 
 
 def _pictured_group(group: Block, models: list[DrawnModel]) -> list[Block]:
-    """Return the blocks of a picture of several models: a copy of their group, and theirs, with cells as one block."""
+    """Return the blocks of a picture of several models: a copy of their group, and theirs, with cells as one block.
+
+    Args:
+        group: the block around those of the models.
+        models: the models.
+    """
     pictures = [with_cells(model) for model in models]
     pictured = [evolve(group, inside=[picture[0] for picture in pictures])]
     for picture in pictures:

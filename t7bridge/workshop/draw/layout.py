@@ -48,7 +48,7 @@ def lay_out(blocks: list[Block]) -> Box:
     return root
 
 
-def readable(root: Box) -> float:
+def scale_of(root: Box) -> float:
     """Return the scale at which a picture fits on one screen, with as much space behind its box as before it."""
     return scale_on_screen(root.width + 2 * root.x, root.height + 2 * root.y)
 
