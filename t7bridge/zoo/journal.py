@@ -229,9 +229,24 @@ CREATE TEMP TABLE todo (position INTEGER PRIMARY KEY, number INTEGER NOT NULL);
 `identities` are theirs on the disk, if these were asked for; `todo` the numbers of those to convert, in this order."""
 
 
+@define(frozen=True)
+class Mark:
+    """The mark of a *fresh* input: one that is new, or to be converted again.
+
+    Attributes:
+        name: of the input.
+        format: the likely format of its content; empty for a file that is not a model.
+        reason: what it is instead.
+    """
+
+    name: str
+    format: str = ""
+    reason: str = ""
+
+
 @define
 class Fresh:
-    """An input that is new, or to be converted again.
+    """A fresh input, with its mark and what the journal knows of earlier runs.
 
     Attributes:
         record: the input as it is in the sources now, without what the journal knows about it.
@@ -478,25 +493,21 @@ class Journal:
             number, *_ = recorded  # without a record, all columns of `files` are null
             yield present, None if number is None else _record_of(recorded)
 
-    def mark_fresh(self, marks: Iterable[tuple[str, str, str]]) -> None:
-        """Mark inputs as new, or to be converted again; `fresh` returns them.
-
-        Args:
-            marks: of each input its name, the likely format, and what it is if it is not a model; one of the last two
-                is empty.
-        """
-        lines = [(kind, reason, _text_for_sqlite(name)) for name, kind, reason in marks]
+    def mark_fresh(self, marks: Iterable[Mark]) -> None:
+        """Mark inputs as fresh, which `fresh` yields."""
+        lines = [(mark.format, mark.reason, _text_for_sqlite(mark.name)) for mark in marks]
         self._database.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
 
     def fresh(self) -> Iterator[Fresh]:
-        """Yield the inputs that `mark_fresh` has marked, which gives them a format, by name.
+        """Yield the inputs that `mark_fresh` has marked, by name.
 
-        Changes of `files` meanwhile do not matter, but for what is said of inputs that are still to come.
+        Records may be stored meanwhile: those of inputs that were yielded already change nothing here.
         """
         of_input = "inputs.place, inputs.bytes, inputs.stamp, inputs.claimed"
         columns = f"{of_input}, inputs.format, inputs.reason, files.number, files.output, files.ours"
         joined = "LEFT JOIN files ON files.name = inputs.name"
-        rows = self._by_name(columns, "inputs", "format IS NOT NULL", joined)
+        is_marked = "format IS NOT NULL"  # a mark gives a format, if only an empty one
+        rows = self._by_name(columns, "inputs", is_marked, joined)
         for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
             # A new input has no line in `files`, whose columns are null then. Numbers of lines begin at 1.
             yield Fresh(

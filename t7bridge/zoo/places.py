@@ -84,18 +84,18 @@ def identity(place: str) -> Hashable:
     return status.st_dev, status.st_ino
 
 
-def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
+def is_inside(place: str, folders: set[Hashable], outside_of: Hashable = None) -> bool:
     """Return whether a place is one of some folders, or inside one.
 
     Args:
         place: path or URL.
         folders: identities of the folders.
-        own: identity of a folder that may be inside them; what is in it does not count.
+        outside_of: identity of a folder in them that does not count, nor what is in it; `None` for none.
     """
     path = real(place)
     while True:
-        folder = identity(path)
-        if folder is not None and folder == own:
+        folder = identity(path)  # `None`, which is in no set of these, if it does not exist yet
+        if folder is not None and folder == outside_of:
             return False
         if folder in folders:
             return True

@@ -42,7 +42,7 @@ _CONVERSION: dict[str, Option] = {
 }
 """The options of each conversion, or of each `write_module`."""
 _OF_MODULES = {"strict", "classes", "index_base"}
-"""Those of `write_module`."""
+"""Those that `write_module` has."""
 
 
 @takes(Zoo)
@@ -162,18 +162,14 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         settings: of each conversion.
         journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
-    # `at_end` stores the journal at the very end, also if the run is interrupted. `worker_stack` is closed as soon as
-    # all files are converted.
     with ExitStack() as at_end, ExitStack() as worker_stack:
-        start = partial(_start_workers, worker_stack, request, folder, settings)
+        start_workers = partial(_start_workers, worker_stack, request, folder, settings, places)
         restart = _needs_restart(journal, settings, request.force)
-        engine: Engine | None = None
-        if restart or journal.is_empty():
-            # All files are new: the workers can start while the plan is made.
-            engine = start(places)
+        all_are_new = restart or journal.is_empty()
+        engine = start_workers() if all_are_new else None  # they start while the plan is made
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        at_end.callback(folder.store_journal)
+        at_end.callback(folder.store_journal)  # after the reports, and also if the run is interrupted
         if files:
             # Before the first output: a later run knows which files are those of this one, however it ends.
             folder.store_journal()
@@ -183,19 +179,14 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         progress = Progress(files, size)
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
-                run.convert_all(engine or start(places))
+                run.convert_all(engine or start_workers())
             worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
-        _add_run(report, progress)
+        report.version = __version__
+        report.seconds = progress.seconds
+        report.now = dict(progress.counts)
         write_reports(report, folder)
     return report
-
-
-def _add_run(report: ZooReport, progress: Progress) -> None:
-    """Add to a report what it says of this run alone."""
-    report.version = __version__
-    report.seconds = progress.seconds
-    report.now = dict(progress.counts)
 
 
 def _start_workers(
@@ -204,7 +195,7 @@ def _start_workers(
     """Start the workers.
 
     Args:
-        worker_stack: ends them when it is closed, and then removes what killed ones left behind.
+        worker_stack: ends them when it is closed, and then removes what killed ones have left in the output folder.
         request: that of the run.
         folder: the output folder.
         settings: of each conversion.
@@ -258,29 +249,47 @@ def _check(request: Zoo, options: dict[str, Any]) -> None:
     """Refuse options that exclude one another, once and not for every file.
 
     Args:
-        options: the options of each conversion that have a value.
+        options: the options of each conversion that differ from their defaults.
 
     Raises:
         ModelError: some options exclude one another.
         OptionError: some apply to no file, whatever its format. What fits some files only is a note of the others.
     """
-    if request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)):
+    has_other_options = not _OF_MODULES.issuperset(options)
+    if request.module and (request.to or request.verify or has_other_options):
         others = listed(sorted(_OF_MODULES))
         raise ModelError(f"module excludes to, verify and all options of conversions but {others}")
     if "index_base" in options and not request.module:
         raise ModelError("index_base requires module")
     if request.to:
         _check_target(FORMATS[request.to], options)
-    # On a cluster, other machines may have the library.
+    _check_library(request)
+    _check_engine(request)
+
+
+def _check_library(request: Zoo) -> None:
+    """Refuse to verify outputs if the library that reads them is missing; on a cluster, other machines may have it.
+
+    Raises:
+        ModelError: it is missing.
+    """
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
     if reads_safetensors and not find_spec("safetensors"):
         raise ModelError(
             "verify reads .safetensors files with the library safetensors, which is not installed: "
             "pip install safetensors"
         )
+
+
+def _check_engine(request: Zoo) -> None:
+    """Refuse options that the engine does not have.
+
+    Raises:
+        ModelError: there are some.
+    """
     if request.scheduler and request.engine != "dask":
         raise ModelError("only the Dask engine has a scheduler")
-    if request.timeout is not None and not request.timeout >= 0:  # a NaN is neither
+    if request.timeout is not None and not request.timeout >= 0:  # `not` also refuses a NaN
         raise ModelError("timeout must be 0, for no limit, or a positive number of seconds")
     if request.workers == 0 and (request.timeout or request.memory):
         raise ModelError("time and memory limits need worker processes")
@@ -317,7 +326,17 @@ def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
     now = settings.output_options()
     if before is None or before == now:
         return False
-    # What users read for the values of options.
+    if not force:
+        raise ModelError(
+            f"the folder was made with other options: {_differences(before, now)}",
+            file=journal.path,
+            hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
+        )
+    return True
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return how options of outputs differ, for users; those that have their defaults may be absent."""
     words = {"None": "not given", "True": "on", "False": "off"}
     differences: list[str] = []
     for name in sorted({*before, *now}):
@@ -325,14 +344,7 @@ def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
         new = now.get(name)
         if old != new:
             differences.append(f"{name} was {words.get(str(old), old)} and is {words.get(str(new), new)}")
-    changes = ", ".join(differences)
-    if not force:
-        raise ModelError(
-            f"the folder was made with other options: {changes}",
-            file=journal.path,
-            hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
-        )
-    return True
+    return ", ".join(differences)
 
 
 @define(eq=False)
