@@ -6,6 +6,8 @@ Outcomes are written in groups, each a transaction; a killed run loses its last 
 converted again.
 
 No function holds the records of all files: a zoo may have millions. They are read and written in batches by name.
+
+Names of files need not be valid UTF-8: SQLite has such a name as bytes, see `_text_for_sqlite`.
 """
 
 from __future__ import annotations
@@ -304,7 +306,7 @@ class Journal:
             sqlite3.OperationalError: another run has it open (`locked`), or it cannot be opened.
             sqlite3.DatabaseError: it is no database.
         """
-        # Transactions begin where we say (`isolation_level`).
+        # Transactions begin where we say (`isolation_level`), and `_lock` keeps threads apart (`check_same_thread`).
         self._database = sqlite3.connect(
             self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -375,7 +377,7 @@ class Journal:
         self._database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def query(self, text: str, *values: Any) -> list[Any]:
-        """Return all rows of a query, which must be few, as they are in memory together.
+        """Return all rows of a query, which must be few, as they are in memory together; a text may be bytes in them.
 
         Args:
             text: the query, in SQL.
@@ -463,15 +465,17 @@ class Journal:
                 (_text_for_sqlite(item.name), _text_for_sqlite(item.place), item.bytes, item.stamp, item.claimed)
                 for item in batch
             ]
-            # The last two columns, format and reason, are for `mark_fresh`. Of inputs of one name the first stays.
-            added = self._database.executemany(
-                "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
-            ).rowcount
-            if added < len(lines):
+            # Of inputs of one name the first stays.
+            insert = "INSERT OR IGNORE INTO inputs (name, place, bytes, stamp, claimed) VALUES (?, ?, ?, ?, ?)"
+            added_count = self._database.executemany(insert, lines).rowcount
+            if added_count < len(lines):
                 self._check_same_places(batch)
 
     def _check_same_places(self, inputs: list[Record]) -> None:
         """Refuse different files with one name; the same file may be listed by several sources.
+
+        Args:
+            inputs: some of which are not in the table `inputs`, as their names were there already.
 
         Raises:
             ModelError: another place than that of an input is in the table under its name.
@@ -542,16 +546,17 @@ class Journal:
         return Names(count, [_text_from_sqlite(name) for (name,) in first])
 
     def plan_work(self, large: int, most: int | None) -> tuple[int, int]:
-        """Choose the files to convert; return their number and total size.
+        """Choose the files that `work` yields; return their number and total size.
 
-        Large files come first, so that no worker is left alone with one at the end; the others are in order of name.
+        Large files come first, the largest before others, so that no worker is left alone with one at the end. The
+        others are in order of name.
 
         Args:
             large: bytes from which on a file is large.
-            most: maximum number of files.
+            most: maximum number of files; `None` for all that are planned.
         """
         order = f"CASE WHEN bytes >= {large} THEN -bytes ELSE 0 END, name"
-        limit = -1 if most is None else most  # SQLite: no limit
+        limit = -1 if most is None else most  # -1 is no limit for SQLite
         chosen = f"SELECT number FROM files WHERE status = '{PLANNED}' ORDER BY {order} LIMIT {limit}"
         with self.transaction():
             self._database.execute("DELETE FROM todo")
@@ -603,18 +608,22 @@ class Journal:
             The files of each content, and the number of all files that have the content of another.
         """
         # Empty files are equal, and nobody needs to know.
-        equal = f"SELECT hash, count(*) AS files, min(name) AS first FROM files WHERE {PRESENT} AND bytes > 0"
+        has_content = f"{PRESENT} AND bytes > 0 AND hash != ''"
+        # A line for each content of several files.
         self.execute("CREATE TEMP TABLE twins (hash TEXT PRIMARY KEY, files INTEGER, first TEXT) WITHOUT ROWID")
-        self.execute(f"INSERT INTO twins {equal} AND hash != '' GROUP BY hash HAVING count(*) > 1")
-        contents = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
-        twins = {key: Names() for (key,) in contents}
-        if twins:
-            placeholders = ", ".join("?" * len(twins))
-            condition = f"{PRESENT} AND bytes > 0 AND hash IN ({placeholders})"
-            for name, key in self._by_name("hash", "files", condition, values=twins):
-                twins[key].add(_text_from_sqlite(name))
-        ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
-        return list(twins.values()), total
+        self.execute(
+            "INSERT INTO twins SELECT hash, count(*) AS files, min(name) AS first FROM files "
+            f"WHERE {has_content} GROUP BY hash HAVING count(*) > 1"
+        )
+        most_frequent = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
+        names_by_hash = {checksum: Names() for (checksum,) in most_frequent}
+        if names_by_hash:
+            placeholders = ", ".join("?" * len(names_by_hash))
+            condition = f"{has_content} AND hash IN ({placeholders})"
+            for name, checksum in self._by_name("hash", "files", condition, values=names_by_hash):
+                names_by_hash[checksum].add(_text_from_sqlite(name))
+        ((count_of_all,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
+        return list(names_by_hash.values()), count_of_all
 
     def with_twins(self) -> Iterator[tuple[Record, Names | None]]:
         """Yield all files by name, each with a sample of the files of its content; `None` if no other has it."""
@@ -682,10 +691,11 @@ class Rows(Sequence[Record]):
             indices = range(*place.indices(len(self)))
             if not indices:
                 return []
-            # All between the ends in one query: SQLite finds a place by passing all rows before it.
-            start = min(indices[0], indices[-1])
-            end = max(indices[0], indices[-1]) + 1
-            return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
+            # All from the lowest to the highest in one query: SQLite finds a place by passing all rows before it. With
+            # a negative step the highest is the first, and the step begins at the end of the list.
+            lowest = min(indices[0], indices[-1])
+            highest = max(indices[0], indices[-1])
+            return self.journal.records_at(lowest, highest - lowest + 1, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
         records = self.journal.records_at(index, count=1, condition=PRESENT) if index >= 0 else []
         if not records:

@@ -273,7 +273,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
 
     Args:
         source: path of a file or folder, a pattern, or a URL of one.
-        output: the output folder, whose files are left out.
+        output: the output folder, whose files are left out; empty for none.
         left_out: counts what else is left out, by the keys of `LEFT_OUT`, while the records are listed.
 
     Raises:
@@ -284,7 +284,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     if path is None:
         return _listing_of_url(source, output_path)
     absolute_path = os.path.abspath(path)
-    start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
+    start = os.path.abspath(_fixed_part(path))  # the path, or of a pattern the folder before its first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
         return Listing(name, _walk(absolute_path, absolute_path, output_path, left_out))
@@ -293,17 +293,23 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
         return Listing(name, [record], is_single_file=True)
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
-    return Listing(name, _matching(path, start, output_path, left_out))
+    return Listing(name, _matching(path, start, output_path, left_out))  # nothing else has this name: a pattern
 
 
 def _listing_of_url(source: str, output_path: str) -> Listing:
-    """Return the files at a URL, but for those in the output folder, whose URL is `output_path`; empty for none."""
+    """Return the files at a URL, but for those in the output folder.
+
+    Args:
+        source: the URL, see `_list_remote`.
+        output_path: URL or real path of the output folder; empty for none.
+    """
     records, is_file = _list_remote(source)
     if output_path:
         records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
-    # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
+    # `zip://*.t7::s3://bucket/models.zip` is called `models.zip`, and `s3://bucket/models/` is `models`.
     container = source.split("::")[-1].rstrip("/")
-    return Listing(container.rpartition("/")[2], records, is_file)
+    _, _, name = container.rpartition("/")
+    return Listing(name, records, is_file)
 
 
 def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
@@ -319,6 +325,7 @@ def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -
         T7BridgeError: no file does.
     """
     has_records = False
+    is_recursive = "**" in path
     for match in glob.iglob(os.path.abspath(path), recursive=True):
         # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
         if output_path and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
@@ -328,7 +335,7 @@ def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -
             yield _local_record(match, start)
         elif not os.path.isdir(match):
             left_out["special" if os.path.exists(match) else "broken_links"] += 1
-        elif "**" not in path:  # a recursive pattern lists the files itself
+        elif not is_recursive:  # otherwise the files in the folder are matches themselves
             for record in _walk(match, start, output_path, left_out):
                 has_records = True
                 yield record
@@ -380,7 +387,7 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
     Args:
         folder: the folder.
         start: the folder to which the names of the files are relative.
-        output_path: real path of the output folder, which is left out.
+        output_path: real path of the output folder, which is left out; empty for none.
         left_out: counts what else is left out.
     """
     stack = [folder]
@@ -395,13 +402,14 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
             reason = _reason_left_out(item)
             if reason:
                 left_out[reason] += 1
-            elif not item.is_dir():
+            elif item.is_dir():  # no link, which has a reason
+                if os.path.realpath(item.path) != output_path:
+                    stack.append(item.path)
+            else:
                 status = item.stat()
                 yield Record(
                     name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
                 )
-            elif os.path.realpath(item.path) != output_path:
-                stack.append(item.path)
 
 
 def _reason_left_out(item: os.DirEntry[str]) -> str:
@@ -433,23 +441,34 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     wildcard = None if protocol_of(place) in ("http", "https") else _wildcard_at(path)
     with errors_of(place, "listed"):
         is_file = wildcard is None and _is_file(system, path)
+        # `start` is the folder to which names are relative.
         if wildcard is not None:
-            listing = system.glob(path, detail=True)
+            infos = system.glob(path, detail=True)
             start, _, _ = path[:wildcard].rpartition("/")
         elif is_file:
-            listing = {path: system.info(path)}
+            infos = {path: system.info(path)}
             start, _, _ = path.rstrip("/").rpartition("/")
         else:
-            listing = system.find(path, detail=True)
+            infos = system.find(path, detail=True)
             start = path.rstrip("/")
-        infos = {name: info for name, info in listing.items() if info.get("type") != "directory"}
-        # Web servers list names only: each file is asked for.
-        without_size = [name for name, info in infos.items() if info.get("size") is None]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            infos |= zip(without_size, pool.map(system.info, without_size))
+        infos = _infos_of_files(system, infos)
     if not infos:
         raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
     return [_remote_record(system, place, start, name, info) for name, info in sorted(infos.items())], is_file
+
+
+def _infos_of_files(system: Any, infos: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what a file system knows of each file, by its path, without folders; web servers are asked for sizes.
+
+    Args:
+        system: fsspec's.
+        infos: what it lists of files and folders. Web servers list names only.
+    """
+    infos_of_files = {name: info for name, info in infos.items() if info.get("type") != "directory"}
+    without_size = [name for name, info in infos_of_files.items() if info.get("size") is None]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        infos_of_files |= zip(without_size, pool.map(system.info, without_size))
+    return infos_of_files
 
 
 def _is_file(system: Any, path: str) -> bool:
@@ -516,8 +535,9 @@ class Folder:
         self.place = os.path.abspath(place)
         self.journal_path = os.path.join(self.place, NAME)
         self.has_journal = os.path.exists(self.journal_path)
+        names = os.listdir(self.place) if os.path.isdir(self.place) else []
         # Beside a journal, SQLite keeps files whose names begin with its own.
-        self.was_empty = not os.path.isdir(self.place) or all(name.startswith(NAME) for name in os.listdir(self.place))
+        self.was_empty = all(name.startswith(NAME) for name in names)
         if make:
             try:
                 os.makedirs(self.place, exist_ok=True)
@@ -584,10 +604,10 @@ class Folder:
         try:
             # One folder of each file system: links may lead to several.
             disks = {os.stat(folder).st_dev: folder for folder in folders}
-            if all(flush_file_system(folder) for folder in disks.values()):
-                return
-            for path in paths:
-                flush_to_disk(path)
+            is_flushed = all(flush_file_system(folder) for folder in disks.values())
+            if not is_flushed:  # the system cannot flush a file system
+                for path in paths:
+                    flush_to_disk(path)
         except OSError as error:
             raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
@@ -647,7 +667,7 @@ class RemoteFolder(Folder):
         self._sizes: dict[str, int] = {}
         """The size of each file that there was at the beginning of the run, by its name in the folder."""
         self._inside: dict[str, list[str]] = {}
-        """The names of the files of each folder in it."""
+        """The names of those directly in each subfolder, by its path in the folder."""
         self._list()
         self.has_journal = NAME in self._sizes
         self.was_empty = not set(self._sizes) - {NAME}
@@ -660,14 +680,15 @@ class RemoteFolder(Folder):
         """When the journal is to be uploaded again, on the clock of `time.monotonic`."""
 
     def _list(self) -> None:
-        """Fill `_sizes` and `_inside`; a folder that is missing has no files."""
+        """Note the files in the folder in `_sizes` and `_inside`: no files for a folder that is missing."""
         with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
             self._system.invalidate_cache()  # fsspec's, of an earlier run in this process
-            start = len(self._path.rstrip("/"))
+            length_of_folder = len(self._path.rstrip("/"))
             for path, info in self._system.find(self._path, detail=True).items():
-                name = path[start:].lstrip("/")
+                name = path[length_of_folder:].lstrip("/")
+                folder, _, _ = name.rpartition("/")
                 self._sizes[name] = info.get("size") or 0
-                self._inside.setdefault(name.rpartition("/")[0], []).append(name)
+                self._inside.setdefault(folder, []).append(name)
 
     def files(self, output: str) -> dict[str, int]:
         """Return the size of each file of an output that existed when the run began, by its URL; empty if none did."""
