@@ -325,22 +325,41 @@ def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -
         T7BridgeError: no file does.
     """
     has_records = False
-    is_recursive = "**" in path
-    for match in glob.iglob(os.path.abspath(path), recursive=True):
+    pattern = os.path.abspath(path)
+    walked: set[str] = set()
+    for match in glob.iglob(pattern, recursive=True):
         # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
         if output_path and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
+            continue
+        if not walked.isdisjoint(_folders_around(match)):  # listed with the folder, which matched before it
             continue
         if os.path.isfile(match):
             has_records = True
             yield _local_record(match, start)
         elif not os.path.isdir(match):
             left_out["special" if os.path.exists(match) else "broken_links"] += 1
-        elif not is_recursive:  # otherwise the files in the folder are matches themselves
+        elif not _matches_all_below(pattern):
+            walked.add(match)
             for record in _walk(match, start, output_path, left_out):
                 has_records = True
                 yield record
     if not has_records:
         raise T7BridgeError("no such file or folder", file=path)
+
+
+def _matches_all_below(pattern: str) -> bool:
+    """Return whether a pattern matches all files in a folder that it matches, too."""
+    *_, before_last, last = ("", *pattern.split(os.sep))
+    return last == "**" or (before_last == "**" and last == "*")
+
+
+def _folders_around(path: str) -> Iterator[str]:
+    """Yield the folders that contain a path, the innermost first."""
+    folder = os.path.dirname(path)
+    while folder != path:
+        yield folder
+        path = folder
+        folder = os.path.dirname(path)
 
 
 def folder_of(source: str) -> str | None:
