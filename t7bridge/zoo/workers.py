@@ -229,9 +229,12 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
             draw(source, target, force=True, limits=settings.limits)
             if settings.flush:
                 flush_to_disk(target)
-    except (T7BridgeError, MemoryError) as error:
-        reason = error.message if isinstance(error, T7BridgeError) else "out of memory"
-        _add_note(record, NO_PICTURE + reason)
+    except T7BridgeError as error:
+        _add_note(record, NO_PICTURE + error.message)
+    except MemoryError:
+        _add_note(record, f"{NO_PICTURE}out of memory")
+    except OSError as error:  # of what has its name: a folder, say
+        _add_note(record, f"{NO_PICTURE}cannot be written: {error.strerror or error}")
 
 
 def _prove(record: Record, settings: Settings, source: str) -> None:

@@ -486,6 +486,9 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     put(tmp_path / "other/a/net.pt.html", b"<p>mine")
     (row, *_) = convert(small, tmp_path / "other", draw=True).rows
     assert (row.status, row.notes[-1][2]) == ("done", "no picture: a foreign file has the name of the picture")
+    (tmp_path / "taken/a/net.pt.html").mkdir(parents=True)
+    (row, *_) = convert(small, tmp_path / "taken", draw=True).rows
+    assert (row.status, row.notes[-1][2]) == ("done", "no picture: cannot be written: Is a directory")
     assert (tmp_path / "other/a/net.pt.html").read_bytes() == b"<p>mine"
 
 
