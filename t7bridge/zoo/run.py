@@ -225,8 +225,7 @@ def _settings(request: Zoo) -> Settings:
     for name, option in _CONVERSION.items():
         value = getattr(request, name)
         if value != option.default:
-            # Lists, as a journal has them.
-            options[name] = list(value) if isinstance(value, tuple) else value
+            options[name] = _as_from_json(value)
     _check(request, options)
     if "classes" in options:
         options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
@@ -243,6 +242,13 @@ def _settings(request: Zoo) -> Settings:
         # The run flushes what local workers wrote, all at once; other machines flush each output themselves.
         flush=request.engine != "local",
     )
+
+
+def _as_from_json(value: Any) -> Any:
+    """Return the value of an option as a journal and workers have it, with which it is compared: without tuples."""
+    if isinstance(value, (list, tuple)):
+        return [_as_from_json(item) for item in value]
+    return value
 
 
 def _check(request: Zoo, options: dict[str, Any]) -> None:
