@@ -25,6 +25,7 @@ svg .l,svg .first{text-anchor:start}svg text.l{fill:none}
 svg .page{fill:var(--bg)}
 """
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_HINT_FOR_PNG = "pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html."
 _MOST_PIXELS = 16_000
 """Maximum pixels of a side in browsers."""
 _SECONDS_OF_BROWSER = 120
@@ -304,7 +305,6 @@ def as_png(root: Box, title: str) -> bytes:
         UnsupportedError: none of them is installed, or can convert this one.
     """
     data = as_svg(root, title).encode("utf-8", "replace")
-    width, height = map(ceil, _size(root))
     try:
         import cairosvg
     except ImportError:
@@ -313,15 +313,15 @@ def as_png(root: Box, title: str) -> bytes:
         return bytes(cairosvg.svg2png(bytestring=data))
     program = shutil.which("rsvg-convert")
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    width, height = map(ceil, _size(root))
     if program is not None:
         png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
-    elif browser is not None and max(width, height) <= _MOST_PIXELS:
-        png = _by_browser(browser, data, width, height)
+    elif browser is None:
+        raise UnsupportedError("no converter to .png is installed", hint=_HINT_FOR_PNG)
+    elif max(width, height) > _MOST_PIXELS:
+        raise UnsupportedError("this picture is too large for the browser that converts to .png", hint=_HINT_FOR_PNG)
     else:
-        raise UnsupportedError(
-            "no converter to .png is installed",
-            hint="pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html.",
-        )
+        png = _by_browser(browser, data, width, height)
     if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return png

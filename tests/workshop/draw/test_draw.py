@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,11 +17,12 @@ from helpers import ROOT
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
-from t7bridge.errors import LimitError, ModelError, TargetExistsError
+from t7bridge.errors import LimitError, ModelError, TargetExistsError, UnsupportedError
 from t7bridge.nn import Block, Flow, blocks_of
 from t7bridge.tools import Fold, folds_of, one_module, shown
 from t7bridge.workshop.draw.boxes import Box
 from t7bridge.workshop.draw.layout import lay_out
+from t7bridge.workshop.draw.pictures import as_png
 
 FILES = ROOT / "testfiles"
 MODELS = [
@@ -524,3 +526,13 @@ def test_keys_are_those_of_files_made_of_the_whole(wrapped: Callable[..., object
     keys = {drawing.prefix + ".".join(filter(None, (block.key, "weight"))) for block in drawing.blocks if block.weights}
     with np.load(tmp_path / "all.npz") as names:
         assert keys == {name for name in names if name.endswith("weight")}
+
+
+def test_picture_too_large_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If only a browser could convert a picture, and it is too large for that, the error says so."""
+    monkeypatch.setattr(shutil, "which", lambda program: None if program == "rsvg-convert" else f"/bin/{program}")
+    monkeypatch.setattr("t7bridge.workshop.draw.pictures._MOST_PIXELS", 10)
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    drawing = t7bridge.draw(FILES / "models" / "siamese_shared.t7")
+    with pytest.raises(UnsupportedError, match="too large for the browser"):
+        as_png(drawing.layout(), "a")
