@@ -458,7 +458,7 @@ class Journal:
             inputs: as `find_inputs` yields them.
 
         Raises:
-            ModelError: two inputs have the same name.
+            ModelError: two different files have the same name.
         """
         for batch in batches(inputs):
             lines = [

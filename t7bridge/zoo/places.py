@@ -786,7 +786,8 @@ def open_folder(output: str, sources: Sequence[str], *, make: bool = True) -> Fo
         raise ModelError("the output folder is a source too", hint="Give a folder of its own with -o.")
     path = local_path(output)
     folder = RemoteFolder(output) if path is None else Folder(path, make=make)
-    if not (folder.has_journal or folder.was_empty) and is_inside(output, roots):
+    has_foreign_files = not folder.has_journal and not folder.was_empty
+    if has_foreign_files and is_inside(output, roots):
         folder.close()
         raise ModelError(
             "the output folder is a part of a source, with files of its own", file=output,

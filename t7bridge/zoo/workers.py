@@ -556,14 +556,14 @@ class _Worker:
         self.jobs: deque[Record] = deque()
         self.began: float | None = None
         self.late = False
-        # `None`: it shares ours.
-        stderr = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
+        is_shown = bool(os.environ.get("T7BRIDGE_TRACEBACK"))
+        stderr = None if is_shown else subprocess.DEVNULL  # `None`: it shares ours
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            **ALONE,
+            **ALONE,  # Ctrl-C reaches the parent only, which ends it
         )
         self.memory = MemoryWatch(self._process.pid)
         assert self._process.stdin is not None

@@ -85,7 +85,8 @@ def _enclose(graph: Block, cell: _Cell, members: set[int]) -> None:
     numbers_of_members = [number for number, block in enumerate(graph.inside) if id(block) in members]
     block_of_cell = _block_of_cell(cell, graph, numbers_of_members)
     # The graph keeps the order in which its blocks run: the cell stands where its last block was.
-    *others, last = numbers_of_members
+    last = numbers_of_members[-1]
+    others = set(numbers_of_members) - {last}
     blocks: list[Block] = []
     new_numbers: dict[int, int] = {}
     """The number of each block in the changed graph, by that before; of a member, the number of the cell."""

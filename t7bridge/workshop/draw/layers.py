@@ -245,7 +245,7 @@ def _place_across(layers: list[_Layer], *, keep_order: bool) -> None:
             slot.middle -= left
         else:
             slot.box.x = slot.middle - slot.box.width / 2 - left
-            slot.middle = slot.box.middle
+            slot.middle = slot.box.middle  # the same, rounded as the box has it
 
 
 def _move_to_neighbours(layer: _Layer, neighbours_of: Callable[[_Slot], list[_Slot]], *, is_sorting: bool) -> None:

@@ -96,9 +96,9 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
             for view in _views_when_open(container, folds):
                 contents.add(container, _laid_out(view, model, first_view))
     for box in boxes_in(first_view):
-        container_of_box = box.block.source
-        if box.inside and container_of_box is not None:
-            contents.add_first_seen(container_of_box, box)
+        open_container = box.block.source if box.inside else None
+        if open_container is not None:
+            contents.add_first_seen(open_container, box)
     closed = _laid_out(view_of(model, folds, opened=()), model, first_view)
     data = {
         "root": _entry(closed, outer=closed, number=0, content=""),
