@@ -548,14 +548,14 @@ class _Worker:
     Attributes:
         jobs: the records of the files assigned and not yet answered, in order: the worker is at the first.
         began: when it began with the first of them, on the clock of `time.monotonic`; `None` before it is ready.
-        late: whether it was killed because a file took too long.
+        late_file: the file that took too long, for which it was killed; `None` if it was not.
         memory: raises its limit of memory a little where it is stuck at it.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
         self.jobs: deque[Record] = deque()
         self.began: float | None = None
-        self.late = False
+        self.late_file: Record | None = None
         is_shown = bool(os.environ.get("T7BRIDGE_TRACEBACK"))
         stderr = None if is_shown else subprocess.DEVNULL  # `None`: it shares ours
         self._process = subprocess.Popen(
@@ -653,7 +653,7 @@ class LocalEngine(Engine):
         if self._settings.memory:
             worker.memory.raise_limit_if_stuck()
         if self._timeout and time.monotonic() - worker.began > self._timeout:
-            worker.late = True
+            worker.late_file = worker.jobs[0]
             worker.kill()
 
     def _refill(self, worker: _Worker, waiting: Iterator[Record]) -> None:
@@ -720,7 +720,7 @@ class LocalEngine(Engine):
         """Replace a dead worker, and mark the file that it was working on as failed; the others it had are given again.
 
         Returns:
-            The file; `None` if it had none.
+            The file; `None` if it had none, or if it was killed when it had just finished the file that took too long.
 
         Raises:
             T7BridgeError: the worker died before it was ready, as every other would.
@@ -734,9 +734,12 @@ class LocalEngine(Engine):
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
         if not worker.jobs:
             return None
-        job, *others = worker.jobs
-        self._next_jobs.extendleft(reversed(others))  # `extendleft` reverses them again
-        return self._fail(job, cause, was_late=worker.late)
+        is_innocent = worker.late_file is not None and worker.late_file is not worker.jobs[0]
+        failed = None if is_innocent else worker.jobs.popleft()
+        self._next_jobs.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
+        if failed is None:
+            return None
+        return self._fail(failed, cause, was_late=worker.late_file is not None)
 
     def _fail(self, job: Record, cause: str, *, was_late: bool) -> Record:
         """Mark the file at which a worker died as failed; return it.
@@ -744,7 +747,7 @@ class LocalEngine(Engine):
         Args:
             job: the file.
             cause: how the process ended, see `_Worker.end`.
-            was_late: whether it was killed since the file took too long.
+            was_late: whether the worker was killed since the file took too long.
         """
         if was_late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
