@@ -293,7 +293,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
         return Listing(name, [record], is_single_file=True)
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
-    return Listing(name, _matching(path, start, output_path, left_out))  # nothing else has this name: a pattern
+    return Listing(name, _matching(path, start, output_path, left_out))  # a pattern, or no file
 
 
 def _listing_of_url(source: str, output_path: str) -> Listing:

@@ -171,7 +171,7 @@ def _widen(box: Box, flows: list[Flow]) -> None:
 
 def _slots_of_nodes(box: Box, members: list[int], flows: list[Flow]) -> dict[int, _Slot]:
     """Return the slots of the nodes of a graph, by the numbers of these."""
-    places = {number: place for place, number in enumerate(members)}
+    places = {number: place for place, number in enumerate(members)}  # `ranks_of` numbers nodes from 0
     flows_between_places = [Flow(places[flow.start], places[flow.end]) for flow in flows]
     slots: dict[int, _Slot] = {}
     for number, layer in zip(members, ranks_of(len(members), flows_between_places)):
@@ -190,7 +190,7 @@ def _arrows_between(box: Box, slots: dict[int, _Slot], flows: list[Flow]) -> lis
     """
     layers_passed = [range(slots[flow.start].layer + 1, slots[flow.end].layer) for flow in flows]
     if sum(map(len, layers_passed)) > _MOST_PASSED:
-        layers_passed = [range(0)] * len(flows)
+        layers_passed = [range(0)] * len(flows)  # the arrows are straight then
     has_labels = len(flows) <= _MOST_LABELLED
     arrows: list[_Arrow] = []
     for flow, layers in zip(flows, layers_passed):
