@@ -414,7 +414,7 @@ class Journal:
             columns: what is asked for; the name comes before.
             table: the table that has the names.
             condition: of the rows, in SQL.
-            joined: other tables, in SQL.
+            joined: the clause of SQL that joins other tables.
             values: of the condition, for each `?` in it.
         """
         # Names are the keys of these tables: each batch begins behind the last name of the one before.
@@ -609,7 +609,7 @@ class Journal:
         """
         # Empty files are equal, and nobody needs to know.
         has_content = f"{PRESENT} AND bytes > 0 AND hash != ''"
-        # A line for each content of several files.
+        # A row for each content of several files.
         self.execute("CREATE TEMP TABLE twins (hash TEXT PRIMARY KEY, files INTEGER, first TEXT) WITHOUT ROWID")
         self.execute(
             "INSERT INTO twins SELECT hash, count(*) AS files, min(name) AS first FROM files "

@@ -408,27 +408,36 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
         start: the folder to which the names of the files are relative.
         output_path: real path of the output folder, which is left out; empty for none.
         left_out: counts what else is left out.
+
+    Raises:
+        T7BridgeError: a folder cannot be listed.
     """
     stack = [folder]
     while stack:
         current = stack.pop()
-        try:
-            items = list(os.scandir(current))
-        except OSError as error:
-            raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
         prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
-        for item in items:
+        for item in _items_in(current):
             reason = _reason_left_out(item)
             if reason:
                 left_out[reason] += 1
-            elif item.is_dir():  # no link, which has a reason
-                if os.path.realpath(item.path) != output_path:
-                    stack.append(item.path)
-            else:
+            elif not item.is_dir():
                 status = item.stat()
-                yield Record(
-                    name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
-                )
+                name = prefix + item.name
+                yield Record(name=name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns))
+            elif os.path.realpath(item.path) != output_path:  # a folder that is no link, which has a reason
+                stack.append(item.path)
+
+
+def _items_in(folder: str) -> list[os.DirEntry[str]]:
+    """Return what is in a folder.
+
+    Raises:
+        T7BridgeError: it cannot be listed.
+    """
+    try:
+        return list(os.scandir(folder))
+    except OSError as error:
+        raise T7BridgeError(f"cannot be listed: {error.strerror}", file=folder) from error
 
 
 def _reason_left_out(item: os.DirEntry[str]) -> str:
@@ -447,8 +456,6 @@ def _reason_left_out(item: os.DirEntry[str]) -> str:
 def _list_remote(place: str) -> tuple[list[Record], bool]:
     """Return the files at a URL, by path, and whether it is that of a single file.
 
-    They are named relative to the folder, to that before the first wildcard of a pattern, or to that of the only file.
-
     Args:
         place: the URL of a file or folder, or a pattern of such; `zip://*.t7::s3://bucket/models.zip` is one.
 
@@ -460,20 +467,31 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     wildcard = None if protocol_of(place) in ("http", "https") else _wildcard_at(path)
     with errors_of(place, "listed"):
         is_file = wildcard is None and _is_file(system, path)
-        # `start` is the folder to which names are relative.
-        if wildcard is not None:
-            infos = system.glob(path, detail=True)
-            start, _, _ = path[:wildcard].rpartition("/")
-        elif is_file:
-            infos = {path: system.info(path)}
-            start, _, _ = path.rstrip("/").rpartition("/")
-        else:
-            infos = system.find(path, detail=True)
-            start = path.rstrip("/")
+        infos, start = _infos_and_start(system, path, wildcard, is_file=is_file)
         infos = _infos_of_files(system, infos)
     if not infos:
         raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
     return [_remote_record(system, place, start, name, info) for name, info in sorted(infos.items())], is_file
+
+
+def _infos_and_start(
+    system: Any, path: str, wildcard: int | None, *, is_file: bool
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return what a file system lists at a path, and the folder to which the names of the files are relative.
+
+    Args:
+        system: fsspec's.
+        path: in the file system, of a file or folder, or a pattern of such.
+        wildcard: the position of the first wildcard of a pattern; `None` if it is none.
+        is_file: whether it is the path of a file.
+    """
+    if wildcard is not None:
+        folder_of_wildcard, _, _ = path[:wildcard].rpartition("/")
+        return system.glob(path, detail=True), folder_of_wildcard
+    if is_file:
+        folder_of_file, _, _ = path.rstrip("/").rpartition("/")
+        return {path: system.info(path)}, folder_of_file
+    return system.find(path, detail=True), path.rstrip("/")
 
 
 def _infos_of_files(system: Any, infos: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -216,19 +216,11 @@ def _start_workers(
 def _settings(request: Zoo) -> Settings:
     """Return the settings of each conversion, with the output folder as it was given: the caller makes it absolute.
 
-    Options with their default are absent: a journal of a release without such an option has the same settings, too.
-
     Raises:
         ModelError: an option does not apply, or excludes another.
     """
-    options: dict[str, Any] = {}
-    for name, option in _CONVERSION.items():
-        value = getattr(request, name)
-        if value != option.default:
-            options[name] = _as_from_json(value)
+    options = _options_of_conversions(request)
     _check(request, options)
-    if "classes" in options:
-        options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
     return Settings(
         os.fspath(request.output),
         to=request.to,
@@ -242,6 +234,21 @@ def _settings(request: Zoo) -> Settings:
         # The run flushes what local workers wrote, all at once; other machines flush each output themselves.
         flush=request.engine != "local",
     )
+
+
+def _options_of_conversions(request: Zoo) -> dict[str, Any]:
+    """Return the options of each conversion that differ from their defaults.
+
+    The others are absent, and so a journal of a release without such an option has the same options, too.
+    """
+    options: dict[str, Any] = {}
+    for name, option in _CONVERSION.items():
+        value = getattr(request, name)
+        if value != option.default:
+            options[name] = _as_from_json(value)
+    if "classes" in options:
+        options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
+    return options
 
 
 def _as_from_json(value: Any) -> Any:

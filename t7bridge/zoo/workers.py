@@ -46,7 +46,7 @@ from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..limits import Limits
-from ..report import Note
+from ..report import Note, Report
 from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
 from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
@@ -184,25 +184,35 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
         source: path of the input.
         target: path of the output.
     """
-    if settings.module:
-        from ..tools.write_module import write_module
-
-        with open_document(source, limits=settings.limits) as document:
-            if document.spec.values != LUA:
-                raise NoModuleError(f"is {document.title}: modules are made of Lua's layers, and it has none")
-        report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
-    else:
-        options = {**settings.options, "force": True, "limits": settings.limits}
-        # One output a file: a configuration beside it is not in the journal, and could replace another program's. Only
-        # formats of Python's values have one, and the option.
-        if format_for(target, settings.to).values == PYTHON:
-            options["config"] = False
-        # The files of a zoo differ: an option that does not fit one of them is a note of that file.
-        report = convert_as(Convert(source, target, to=settings.to, **options), must_fit=False)
+    report = _written_module(settings, source, target) if settings.module else _converted(settings, source, target)
     record.mode = report.mode
     record.tensors = report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
     _keep_notes(record, report.notes)
+
+
+def _written_module(settings: Settings, source: str, target: str) -> Report:
+    """Write a model as a module; return the report.
+
+    Raises:
+        NoModuleError: the file has no layers of Lua, of which modules are made.
+    """
+    from ..tools.write_module import write_module
+
+    with open_document(source, limits=settings.limits) as document:
+        if document.spec.values != LUA:
+            raise NoModuleError(f"is {document.title}: modules are made of Lua's layers, and it has none")
+    return write_module(source, target, force=True, limits=settings.limits, **settings.options)
+
+
+def _converted(settings: Settings, source: str, target: str) -> Report:
+    """Convert a file; return the report. An option that does not fit it is a note: the files of a zoo differ."""
+    options = {**settings.options, "force": True, "limits": settings.limits}
+    # One output a file: a configuration beside it is not in the journal, and could replace another program's. Only
+    # formats of Python's values have one, and the option.
+    if format_for(target, settings.to).values == PYTHON:
+        options["config"] = False
+    return convert_as(Convert(source, target, to=settings.to, **options), must_fit=False)
 
 
 def picture_of(target: str) -> str:

@@ -159,13 +159,7 @@ def _groups_of_parts(box: Box, layers: _Layers) -> list[Group]:
         layers: of the graph, one cut at least.
     """
     height_of_column = _height_that_fills_screen(box, layers)  # before layers are laid out, which widens boxes
-    first_cut = layers.cuts[0]
-    first_node = layers.node_of_cut(first_cut)
-    groups = [Group([first_node])]
-    # What is above the first cut is laid out together with its node, however high.
-    nodes_above = layers.nodes_from(0, first_cut)
-    if nodes_above:
-        _add_to_group(groups[-1], box, first_node, nodes_above, layers.flows_from(0, first_cut))
+    groups = [_group_of_first_cut(box, layers)]
     # The last part ends behind all layers, and not at a cut.
     for cut, next_cut in pairwise([*layers.cuts, len(layers.nodes)]):
         node = layers.node_of_cut(cut)
@@ -183,6 +177,22 @@ def _groups_of_parts(box: Box, layers: _Layers) -> list[Group]:
                 node = copy
             _add_to_group(groups[-1], box, node, nodes, flows)
     return groups
+
+
+def _group_of_first_cut(box: Box, layers: _Layers) -> Group:
+    """Return the group of the node of the first cut: all that is above it is laid out together with it, however high.
+
+    Args:
+        box: of the graph.
+        layers: of the graph, one cut at least.
+    """
+    first_cut = layers.cuts[0]
+    node = layers.node_of_cut(first_cut)
+    group = Group([node])
+    nodes_above = layers.nodes_from(0, first_cut)
+    if nodes_above:
+        _add_to_group(group, box, node, nodes_above, layers.flows_from(0, first_cut))
+    return group
 
 
 def _height_that_fills_screen(box: Box, layers: _Layers) -> float:

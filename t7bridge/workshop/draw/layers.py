@@ -188,26 +188,35 @@ def _arrows_between(box: Box, slots: dict[int, _Slot], flows: list[Flow]) -> lis
         slots: of its nodes, by number.
         flows: one for each arrow.
     """
-    layers_passed = [range(slots[flow.start].layer + 1, slots[flow.end].layer) for flow in flows]
-    if sum(map(len, layers_passed)) > _MOST_PASSED:
-        layers_passed = [range(0)] * len(flows)  # the arrows are straight then
     has_labels = len(flows) <= _MOST_LABELLED
     arrows: list[_Arrow] = []
-    for flow, layers in zip(flows, layers_passed):
+    for flow, layers in zip(flows, _layers_passed(slots, flows)):
         start = box.inside[flow.start]
         label = label_with_shape(flow.label, start) if has_labels else ""
         passed = [_Slot(layer, box=None, width=_PASSING_WIDTH) for layer in layers]
         arrow_slots = [slots[flow.start], *passed, slots[flow.end]]
-        arrow = _Arrow(flow, start, box.inside[flow.end], arrow_slots, label)
-        slot_of_label = arrow.slot_of_label
-        if slot_of_label is not None:
-            # The label is on one side of the arrow. A slot is symmetric: there is as much room on the other.
-            slot_of_label.width = 2 * (BESIDE_ARROW + width_of(label)) + _PASSING_WIDTH
         for upper, lower in pairwise(arrow_slots):
             upper.below.append(lower)
             lower.above.append(upper)
+        arrow = _Arrow(flow, start, box.inside[flow.end], arrow_slots, label)
+        if arrow.slot_of_label is not None:
+            # The label is on one side of the arrow. A slot is symmetric: there is as much room on the other.
+            arrow.slot_of_label.width = 2 * (BESIDE_ARROW + width_of(label)) + _PASSING_WIDTH
         arrows.append(arrow)
     return arrows
+
+
+def _layers_passed(slots: dict[int, _Slot], flows: list[Flow]) -> list[range]:
+    """Return the layers between start and end of each flow, in which its arrow gets slots; none if these are too many.
+
+    Args:
+        slots: of the nodes, by number.
+        flows: between the nodes. A flow back passes no layer.
+    """
+    layers_passed = [range(slots[flow.start].layer + 1, slots[flow.end].layer) for flow in flows]
+    if sum(map(len, layers_passed)) > _MOST_PASSED:
+        return [range(0)] * len(flows)
+    return layers_passed
 
 
 def _layers_of(slots: list[_Slot]) -> list[_Layer]:
@@ -238,7 +247,11 @@ def _place_across(layers: list[_Layer], *, keep_order: bool) -> None:
         else:
             for layer in reversed(layers):
                 _move_to_neighbours(layer, lambda slot: slot.below, is_sorting=is_sorting)
-    slots = [slot for layer in layers for slot in layer.slots]
+    _begin_at_left_edge([slot for layer in layers for slot in layer.slots])
+
+
+def _begin_at_left_edge(slots: list[_Slot]) -> None:
+    """Move all slots of a graph so that the leftmost begins at 0, and place the boxes of nodes in theirs."""
     left = min(slot.middle - slot.width / 2 for slot in slots)
     for slot in slots:
         if slot.box is None:
@@ -390,7 +403,7 @@ def _first_free_rows(arrows: list[_Arrow], entering: list[float], height: float)
     for number in from_left:
         arrow = arrows[number]
         for row in range(_MOST_ROWS):
-            # How far down the middle of the row is, from 0 to 1.
+            # How far down the middle of the row is, from 0 to 1: for the last rows there may be no height yet.
             share = min((row + 0.5) * _ROW / height, 1.0)
             left = arrow.leaving + (entering[number] - arrow.leaving) * share + BESIDE_ARROW
             if free_from[row] <= left:
@@ -434,27 +447,37 @@ def _line_of(arrow: _Arrow, layers: list[_Layer]) -> Line:
         arrow: the arrow, between nodes in their places.
         layers: of the graph, in their places.
     """
-    first_layer = layers[arrow.first_layer]
     # Straight down to the lower edge of its layer, and straight through each that it passes.
-    points = [(arrow.leaving, arrow.start.bottom), (arrow.leaving, first_layer.bottom)]
+    points = [(arrow.leaving, arrow.start.bottom), (arrow.leaving, layers[arrow.first_layer].bottom)]
     for slot in arrow.passed:
-        passed_layer = layers[slot.layer]
-        points += [(slot.middle, passed_layer.top), (slot.middle, passed_layer.bottom)]
+        layer = layers[slot.layer]
+        points += [(slot.middle, layer.top), (slot.middle, layer.bottom)]
     points.append((arrow.entering, arrow.end.y))
     line = Line(arrow.flow.start, arrow.flow.end, _without_straight(points))
-    # The place of a label is the left end of the base line of its letters.
-    slot_of_label = arrow.slot_of_label
-    row = arrow.row_of_label
-    if slot_of_label is not None:
+    place = _place_of_label(arrow, layers)
+    if place is not None:
         line.label = arrow.label
-        layer = layers[slot_of_label.layer]
-        # Beside the middle of the layer: half of the letters' height, SMALL - 2, is above.
-        line.at = (slot_of_label.middle + BESIDE_ARROW, (layer.top + layer.bottom + SMALL) / 2 - 1)
-    elif row is not None:
-        line.label = arrow.label
-        next_row = first_layer.bottom + (row.number + 1) * _ROW
-        line.at = (row.left, next_row - 1)
+        line.at = place
     return line
+
+
+def _place_of_label(arrow: _Arrow, layers: list[_Layer]) -> Point | None:
+    """Return the left end of the base line of an arrow's label; `None` if it has none, or there is no room for it.
+
+    Args:
+        arrow: the arrow.
+        layers: of the graph, in their places.
+    """
+    slot = arrow.slot_of_label
+    if slot is not None:
+        layer = layers[slot.layer]
+        # Beside the middle of the layer: half of the letters' height, SMALL - 2, is above.
+        return slot.middle + BESIDE_ARROW, (layer.top + layer.bottom + SMALL) / 2 - 1
+    row = arrow.row_of_label
+    if row is not None:
+        next_row = layers[arrow.first_layer].bottom + (row.number + 1) * _ROW
+        return row.left, next_row - 1
+    return None
 
 
 def _without_straight(points: list[Point]) -> list[Point]:

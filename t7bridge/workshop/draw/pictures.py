@@ -68,7 +68,8 @@ def as_svg(root: Box, title: str) -> str:
     for box in boxes:
         for line in box.lines:
             parts += _arrow(line)
-    for number, meaning in enumerate(_legend(root), 1):  # below the model
+    # The legend is below the model.
+    for number, meaning in enumerate(_legend(root), 1):
         place = f'x="{root.x:.0f}" y="{root.bottom + number * LINE + 2:.0f}"'
         parts.append(f'<text {place} class="s first">{_escaped(meaning)}</text>')
     parts.append("</svg>")
