@@ -1,4 +1,4 @@
-"""The work on one file, and the engines: sets of processes that do it.
+"""The work on one file, and the engines: sets of processes that do it. A job is the record of a file to convert.
 
 The engine for this machine has worker processes, each of which may die or hang at the cost of its current file only.
 They are spawned, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no wait.

@@ -1,7 +1,5 @@
-"""Groups of boxes in columns: as many columns as show the picture largest.
-
-A group is a box, or several with the arrows between them, that stay together. The groups of a box are stacked in order,
-column by column, and an arrow leads to each but the first from a box of an earlier one.
+"""Groups of boxes in columns, as many as show the picture largest: a group is a box, or several that stay together, and
+an arrow leads to its first box from a box of an earlier group.
 """
 
 from __future__ import annotations

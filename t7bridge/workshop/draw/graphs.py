@@ -1,7 +1,5 @@
-"""Layout of graphs in layers; of long ones in parts, which are put into columns.
-
-A cut is a layer of one node that all flow passes through. The part of a graph from one cut to the next is laid out by
-itself, below the node of the first.
+"""Layout of graphs in layers; of long ones in parts, from cut to cut, which are put into columns. A cut is a layer of
+one node that all flow passes through.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Layout of graphs in layers: each node is below all its inputs.
+"""Layout of graphs in layers: each node is below all its inputs, and has a slot in its layer, side by side with those
+of other nodes, and with those of arrows that pass the layer on their way further down.
 
-In each layer the nodes, and the arrows that pass it on their way further down, have slots side by side. Layers by
-longest path, order by the barycenters of neighbours, and positions by isotonic regression: in each layer the order is
-kept and the squared distance from the neighbours is minimal.
+Layers by longest path, order by the barycenters of neighbours, and positions by isotonic regression: in each layer the
+order is kept and the squared distance from the neighbours is minimal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Pages: one file of HTML with a graph and its positions as data, and the programs that draw it.
-
-A *content* is what a page shows inside an open container: its boxes and arrows, with their positions.
+"""Pages: one file of HTML with a graph and its positions as data, and the programs that draw it. A content is what is
+inside a container when it is open: boxes and arrows with their positions.
 
 No text of a file becomes markup. Data are JSON with escaped `<`, `>` and `&`, the programs set `textContent` only, and
 the page forbids every script but its own two.
