@@ -162,8 +162,8 @@ def _text_for_sqlite(text: str) -> str | bytes:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Those of `surrogateescape` become the bytes of the file's name again. Others, which come from JSON and from
-        # names in pickles, are in no name of a file.
+        # Those of `surrogateescape` become the bytes of the file's name again. Others come from JSON and from names in
+        # pickles.
         return text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "surrogatepass")
     return text
 
@@ -189,7 +189,7 @@ def _row_of(record: Record) -> list[Any]:
 
 
 def _text_from_sqlite(value: str | bytes) -> str:
-    """Return the text that `_text_for_sqlite` stored; of other surrogates than those of names of files three for each."""
+    """Return the text that `_text_for_sqlite` stored; a surrogate that is none of `surrogateescape` becomes three."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
