@@ -104,9 +104,10 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
         "open": sorted(numbers[ident] for ident in opened),
         "of": contents.of,
     }
-    # The contents are JSON already: they become the last entry of the object.
+    # The contents are JSON already: they become the last entry of the object, which is left open for them.
+    opened_object = _compact(data).removesuffix("}")
     contents_of_list = ",".join(contents.indexes)
-    return _without_markup(f'{_compact(data).removesuffix("}")},"contents":[{contents_of_list}]}}')
+    return _without_markup(f'{opened_object},"contents":[{contents_of_list}]}}')
 
 
 def _views_when_open(container: Block, folds: dict[int, list[Fold]]) -> list[list[Block]]:
