@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..data import define
-from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
+from ..errors import MissingFileError, ModelError, T7BridgeError, UnsupportedError, WriteError
 from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, head_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
@@ -237,6 +237,24 @@ def _head(place: str, count: int) -> bytes | None:
         finally:
             os.close(fd)
     except Exception:  # the error is reported when the whole file is read
+        return None
+
+
+def head_if_exists(place: str, count: int) -> bytes | None:
+    """Return the first `count` bytes of a file at a path or URL; `None` if there is no file.
+
+    Raises:
+        OSError: what is at the path cannot be read.
+        T7BridgeError: what is at the URL cannot be read.
+    """
+    path = local_path(place)
+    try:
+        if path is None:
+            with errors_of(place, "read"):
+                return head_of(place, count)
+        with open(path, "rb") as file:
+            return file.read(count)
+    except (FileNotFoundError, MissingFileError):
         return None
 
 

@@ -48,7 +48,7 @@ from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..limits import Limits
 from ..report import Note, Report
 from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
-from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
+from .places import as_local_input, as_local_output, head_if_exists, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
 NO_PICTURE = "no picture: "
@@ -229,13 +229,14 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
         source: path of the model.
         place: path or URL of the drawing.
     """
-    from ..workshop.draw import draw, is_page
+    from ..workshop.draw import HEAD_OF_PAGE, draw, is_page
 
     try:
+        # The plan knows only the names of outputs: a file with that of a drawing may be anyone's.
+        head = head_if_exists(place, HEAD_OF_PAGE)
+        if head is not None and not is_page(head):
+            raise T7BridgeError("a foreign file has the name of the picture")
         with as_local_output(place) as target:
-            # The plan knows only the names of outputs: a file with that of a drawing may be anyone's.
-            if os.path.exists(target) and not is_page(target):
-                raise T7BridgeError("a foreign file has the name of the picture")
             draw(source, target, force=True, limits=settings.limits)
             if settings.flush:
                 flush_to_disk(target)

@@ -8,12 +8,13 @@ from ...data import face
 
 if TYPE_CHECKING:
     from .drawing import draw as draw
+    from .page import HEAD_OF_PAGE as HEAD_OF_PAGE
     from .page import is_page as is_page
 
 __getattr__ = face(
     __name__,
     {
         "drawing": "draw",
-        "page": "is_page",
+        "page": "HEAD_OF_PAGE is_page",
     },
 )

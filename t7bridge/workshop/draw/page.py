@@ -26,6 +26,8 @@ ROOMY = 1_700_000
 MAX_CHARS = 2_500_000
 """Characters of the graph as JSON beyond which it is refused."""
 _GENERATOR = '<meta name="generator" content="t7bridge draw">'
+HEAD_OF_PAGE = 1000
+"""First bytes of a page, in which it says that it is one."""
 _NOT_IN_CONTAINER = -1
 """Number of a box that is no block of the container: a copy, or the block around one repetition of a sequence."""
 
@@ -229,10 +231,9 @@ def _rounded(numbers: Iterable[float]) -> list[float]:
     return [int(number) if number == int(number) else number for number in rounded]
 
 
-def is_page(path: str) -> bool:
-    """Return whether a file is one of our pages."""
-    with open(path, "rb") as file:
-        return _GENERATOR.encode() in file.read(1000)
+def is_page(head: bytes) -> bool:
+    """Return whether a file is one of our pages, by its first `HEAD_OF_PAGE` bytes."""
+    return _GENERATOR.encode() in head
 
 
 def _script_hash(script: str) -> str:
