@@ -55,15 +55,13 @@ class OutputNames:
     Args:
         journal: has the names in temporary tables, since there may be millions.
         suffix_of: returns the suffix of the output for the name of an input format.
-
-    Attributes:
-        has_wanted_names: whether `note_wanted_name` was called, and `choose_name` will be.
     """
 
     def __init__(self, journal: Journal, suffix_of: Callable[[str], str]) -> None:
         self._journal = journal
         self._suffix_of = suffix_of
         self.has_wanted_names = False
+        """Whether `note_wanted_name` was called, and `choose_name` will be."""
         self._last_folder = ""
         """The folder whose name was reserved last: names come in order, and most share it with the one before."""
         # The names that are reserved, and how many inputs want each name: all as keys without case.

@@ -461,10 +461,11 @@ def _has_suffix(output: str, suffix: str) -> bool:
     return os.path.splitext(output)[1] == suffix
 
 
+@define(eq=False)
 class _ExistingFiles:
     """Protects files that exist at the paths of outputs: inputs always, and foreign ones without `force`.
 
-    Args:
+    Attributes:
         journal: has the inputs.
         folder: the output folder.
         settings: of each conversion.
@@ -473,17 +474,13 @@ class _ExistingFiles:
         force: whether foreign files are replaced.
     """
 
-    def __init__(
-        self, journal: Journal, folder: Folder, settings: Settings, *, compares_foreign: bool, force: bool
-    ) -> None:
-        self._journal = journal
-        self._folder = folder
-        self._classes: str = settings.options.get("classes") or ""
-        """The file of the option `classes`, which all conversions read; empty without one."""
-        self._compares_foreign = compares_foreign
-        self._force = force
-        self._has_identities = False
-        """Whether the journal has the identities of the inputs, for `_is_input`."""
+    journal: Journal
+    folder: Folder
+    settings: Settings
+    compares_foreign: bool = field(kw_only=True)
+    force: bool = field(kw_only=True)
+    _has_identities: bool = field(default=False, init=False)
+    """Whether the journal has the identities of the inputs, for `_is_input`."""
 
     def check_output(self, record: Record, *, was_written_by_us: bool) -> None:
         """Look for files at the path of an output, and mark the input as failed if they must stay.
@@ -494,16 +491,16 @@ class _ExistingFiles:
             record: the input; its `ours` becomes false where a foreign file must not be replaced.
             was_written_by_us: whether an earlier run may have written the output.
         """
-        existing = self._folder.files(record.output)
+        existing = self.folder.files(record.output)
         if not existing:
             return
         if any(self._is_input(place) for place in existing):
             name = os.path.basename(record.output)
             record.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
             return
-        if not self._force and not was_written_by_us:
+        if not self.force and not was_written_by_us:
             record.ours = False
-            if not self._compares_foreign:
+            if not self.compares_foreign:
                 fail_foreign(record)
 
     def _is_input(self, place: str) -> bool:
@@ -513,12 +510,13 @@ class _ExistingFiles:
         """
         if not self._has_identities:  # asks for the state of each input, and is rarely needed
             self._has_identities = True
-            if self._classes:
-                self._journal.add_identities([repr(identity(self._classes))])
-            for batch in batches(self._journal.inputs()):
-                self._journal.add_identities(repr(identity(present.place)) for present, _ in batch)
+            classes = self.settings.options.get("classes")
+            if classes:
+                self.journal.add_identities([repr(identity(classes))])
+            for batch in batches(self.journal.inputs()):
+                self.journal.add_identities(repr(identity(present.place)) for present, _ in batch)
         own = identity(place)
-        return own is not None and self._journal.has_identity(repr(own))
+        return own is not None and self.journal.has_identity(repr(own))
 
 
 def fail_foreign(record: Record) -> Record:

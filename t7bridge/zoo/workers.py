@@ -555,18 +555,15 @@ class _Worker:
     Args:
         settings: settings of each conversion.
         answers: gets pairs of the worker and the lines that it wrote, or `None` at its end.
-
-    Attributes:
-        jobs: the records of the files assigned and not yet answered, in order: the worker is at the first.
-        began: when it began with the first of them, on the clock of `time.monotonic`; `None` before it is ready.
-        late_file: the file that took too long, for which it was killed; `None` if it was not.
-        memory: raises its limit of memory a little where it is stuck at it.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
         self.jobs: deque[Record] = deque()
+        """Those assigned and not yet answered, in order: the worker is at the first."""
         self.began: float | None = None
+        """When it began with the first job, on the clock of `time.monotonic`; `None` before it is ready."""
         self.late_file: Record | None = None
+        """The file that took too long, for which it was killed; `None` if it was not."""
         is_shown = bool(os.environ.get("T7BRIDGE_TRACEBACK"))
         stderr = None if is_shown else subprocess.DEVNULL  # `None`: it shares ours
         self._process = subprocess.Popen(
@@ -577,6 +574,7 @@ class _Worker:
             **ALONE,  # Ctrl-C reaches the parent only, which ends it
         )
         self.memory = MemoryWatch(self._process.pid)
+        """Raises its limit of memory a little where it is stuck at it."""
         assert self._process.stdin is not None
         self._input = self._process.stdin
         self._send(settings.as_json())
