@@ -344,25 +344,43 @@ def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -
     """
     has_records = False
     pattern = os.path.abspath(path)
-    walked: set[str] = set()
+    listed: set[str] = set()
+    """The folders whose files were yielded. A folder matches before what is in it."""
     for match in glob.iglob(pattern, recursive=True):
-        # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
-        if output_path and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
+        if _is_below(match, output_path) or not listed.isdisjoint(_folders_around(match)):
             continue
-        if not walked.isdisjoint(_folders_around(match)):  # listed with the folder, which matched before it
-            continue
-        if os.path.isfile(match):
+        records: Iterable[Record]
+        if not os.path.isdir(match):
+            records = _only_file(match, start, left_out)
+        elif _matches_all_below(pattern):  # its files match by themselves
+            records = ()
+        else:
+            listed.add(match)
+            records = _walk(match, start, output_path, left_out)
+        for record in records:
             has_records = True
-            yield _local_record(match, start)
-        elif not os.path.isdir(match):
-            left_out["special" if os.path.exists(match) else "broken_links"] += 1
-        elif not _matches_all_below(pattern):
-            walked.add(match)
-            for record in _walk(match, start, output_path, left_out):
-                has_records = True
-                yield record
+            yield record
     if not has_records:
         raise T7BridgeError("no such file or folder", file=path)
+
+
+def _is_below(path: str, output_path: str) -> bool:
+    """Return whether a path is the output folder, or in it.
+
+    Args:
+        path: the path.
+        output_path: real path of the output folder; empty for none.
+    """
+    # A separator ends both, so that an output folder `out` has itself in it, but not `out2`.
+    return bool(output_path) and f"{os.path.realpath(path)}{os.sep}".startswith(f"{output_path}{os.sep}")
+
+
+def _only_file(path: str, start: str, left_out: Counter[str]) -> list[Record]:
+    """Return the record of a file, named relative to the folder `start`; none for what is no file, which is counted."""
+    if os.path.isfile(path):
+        return [_local_record(path, start)]
+    left_out["special" if os.path.exists(path) else "broken_links"] += 1
+    return []
 
 
 def _matches_all_below(pattern: str) -> bool:

@@ -182,11 +182,16 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
                 run.convert_all(engine or start_workers())
             worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
-        report.version = __version__
-        report.seconds = progress.seconds
-        report.now = dict(progress.counts)
+        _add_this_run(report, progress)
         write_reports(report, folder)
     return report
+
+
+def _add_this_run(report: ZooReport, progress: Progress) -> None:
+    """Add to a report what it says of this run, and not of the files in the journal."""
+    report.version = __version__
+    report.seconds = progress.seconds
+    report.now = dict(progress.counts)
 
 
 def _start_workers(
