@@ -19,12 +19,13 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import TargetExistsError
 from ..report import Printed
 from ..text import clean, counted
 from .groups import Group, Groups, Names
 from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, batches
 from .names import PAGES
-from .places import LEFT_OUT, Folder
+from .places import LEFT_OUT, Folder, head_if_exists
 from .workers import NO_PICTURE, picture_of
 
 COLUMNS = {
@@ -47,6 +48,13 @@ _FORMULA = frozenset("=+-@\t\r")
 _columns = attrgetter(*COLUMNS)
 _page_columns = attrgetter("name", "status", "output", "bytes", "output_bytes", "tensors", "mode", "kind", "reason")
 
+_SIGNS = {
+    "report.html": b"<title>t7bridge zoo</title>",
+    "report.json": b'{\n "version": ',
+    "report.csv": ",".join(list(COLUMNS)[:3]).encode(),
+}
+"""What each file of a report, of any release, has in its first `_SIGN_BYTES` bytes."""
+_SIGN_BYTES = 1000
 PAGE_ROWS = BATCH
 """Rows of a page: as many as one script loads and shows without a pause."""
 _SHOWN = 20
@@ -327,6 +335,30 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
 
 
 # The files
+
+
+def check_reports(folder: Folder) -> None:
+    """Refuse a folder in which files that no zoo has written have the names of reports.
+
+    Raises:
+        TargetExistsError: there is such a file.
+    """
+    for name, sign in _SIGNS.items():
+        if not all(_has_sign(place, sign) for place in folder.files(name)):
+            raise TargetExistsError(
+                f"{name} exists already, and was not made by a zoo",
+                file=folder.place,
+                hint="Give another folder, or --force (force=True) to replace it.",
+            )
+
+
+def _has_sign(place: str, sign: bytes) -> bool:
+    """Return whether the file at a path or URL has a sign of reports; an unreadable one has none."""
+    try:
+        head = head_if_exists(place, _SIGN_BYTES)
+    except OSError:
+        return False
+    return head is not None and sign in head
 
 
 def write_reports(report: ZooReport, folder: Folder) -> None:

@@ -24,7 +24,7 @@ from .journal import DONE, Journal, Record
 from .places import Folder, open_folder
 from .plan import RunPlan, Settings, make_plan
 from .progress import Progress
-from .report import ZooReport, summarize, write_reports
+from .report import ZooReport, check_reports, summarize, write_reports
 from .request import Zoo
 from .workers import Engine, open_engine
 
@@ -85,6 +85,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
     Raises:
         T7BridgeError: a source cannot be found, the folder is locked by another run, or no worker can be started.
         ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
+        TargetExistsError: a foreign file has the name of a report, and `force` is not set.
         UnsupportedError: a library is not installed.
     """
     sources = request.sources
@@ -94,6 +95,9 @@ def convert_zoo(request: Zoo) -> ZooReport:
     settings = _settings(request)
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
+        may_have_foreign_reports = not folder.has_journal and not request.force
+        if may_have_foreign_reports:
+            check_reports(folder)
         if request.dry_run:
             return _plan_only(request, places, folder, settings)
         with closing(Journal(folder.journal_path)) as journal:
