@@ -363,7 +363,7 @@ class Journal:
     # Facts and records
 
     def fact(self, name: str) -> Any:
-        """Return a fact about the zoo as a whole (see `set_facts`), `None` if it is unknown."""
+        """Return a fact about the zoo as a whole, as `set_facts` stored it; `None` if it is unknown."""
         with self._reading():
             row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         if row is None:

@@ -318,7 +318,7 @@ def _listing_of_url(source: str, output_path: str) -> Listing:
     """Return the files at a URL, but for those in the output folder.
 
     Args:
-        source: the URL, see `_list_remote`.
+        source: the URL of a file or folder, or a pattern of such, also in an archive.
         output_path: URL or real path of the output folder; empty for none.
     """
     records, is_file = _list_remote(source)

@@ -155,7 +155,7 @@ def _is_existing_output(place: str, hash_and_size: tuple[str, int], settings: Se
 
     Args:
         place: path or URL of the output.
-        hash_and_size: those of the output that was made now, see `digest`.
+        hash_and_size: SHA-256 and bytes of the output that was made now; of a folder, of all in it.
         settings: of each conversion.
     """
     with as_local_input(place, may_be_folder=settings.module) as existing:
@@ -755,7 +755,7 @@ class LocalEngine(Engine):
 
         Args:
             job: the file.
-            cause: how the process ended, see `_Worker.end`.
+            cause: how the process ended: `signal SIGKILL` or `exit code 1`.
             was_late: whether the worker was killed since the file took too long.
         """
         if was_late:

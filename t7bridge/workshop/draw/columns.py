@@ -178,7 +178,7 @@ def _packed(groups: list[_Extent], limit: float) -> _Columns:
 
     Args:
         groups: in order.
-        limit: height of columns, see `_stacked`.
+        limit: height beyond which a column gets no more groups, except those that stay with the one before.
     """
     columns = _stacked(groups, limit)
     # Arrows between columns run above and below them, and need some space there.

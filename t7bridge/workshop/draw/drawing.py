@@ -279,11 +279,11 @@ def _node(
 
 
 def _facts(block: Block, statistics: bool) -> dict[str, Any]:
-    """Return the facts about a block that it has, as data.
+    """Return what there is to say about a block, as data: without facts that are empty.
 
     Args:
         block: the block.
-        statistics: as for `_node`.
+        statistics: whether weights are read, for their statistics.
     """
     facts = {
         "name": printable(block.name),

@@ -36,7 +36,7 @@ def as_page(graph: str, places: str, title: str) -> str:
     """Return a page as HTML, with the programs that show it; no other script may run in it.
 
     Args:
-        graph: the graph; see `as_data`.
+        graph: the graph as JSON in which nothing is markup, as `as_data` returns it.
         places: the result of `places_of`, likewise.
         title: of the page.
     """
@@ -77,11 +77,7 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
 
     `contents` is a list, and `of` has for each container the indexes in it of up to three contents: that with the
     containers inside closed; that with repeated blocks one by one; and, if the container is open at first, that which
-    is seen then. `root` is the box of the model while it is closed.
-
-    Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x, y, width, height,
-    text, lines of it about hidden content, repetitions, content of a sequence that repeats, or class of a block that is
-    named once more]`; an arrow `[start, end, points, label, its place]`.
+    is seen then. `root` is the box of the model while it is closed, and `open` are the numbers of those open at first.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -173,7 +169,7 @@ class _Contents:
 
 
 def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
-    """Return what is inside a box, see `places_of`.
+    """Return what is inside a box: `[width, height, columns, boxes, arrows]`, with the left edge of each later column.
 
     Args:
         box: of a container, or of one repetition of a sequence in it.
@@ -195,26 +191,28 @@ def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
 
 
 def _entry(box: Box, outer: Box, number: int, content: list[Any] | str) -> list[Any]:
-    """Return a box, see `places_of`.
+    """Return a box: `[number, x, y, width, height, text, lines about hidden content, repetitions, content]`.
+
+    The last three are left out if they are the usual ones, which the page adds itself: 0, 1 and no text.
 
     Args:
         box: the box.
         outer: the one around it, from which positions are.
         number: in the container, or `_NOT_IN_CONTAINER`.
-        content: the last value: what is inside one repetition of a sequence; `ghost_classes` of any other box.
+        content: what is inside one repetition of a sequence; `ghost_classes` of any other box.
     """
     block = box.block
     sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))
     text = "\n".join(map(printable, box.texts))
     hidden_lines = len(block.summary) if block.kind == "closed" else 0
     last_values = [hidden_lines, block.repeat, content]
-    if last_values == [0, 1, ""]:  # the usual ones, which the page adds itself
+    if last_values == [0, 1, ""]:
         last_values = []
     return [number, *sizes, text, *last_values]
 
 
 def _arrow_entry(line: Line, outer: Box) -> list[Any]:
-    """Return an arrow, see `places_of`, with positions from those of the box around it."""
+    """Return an arrow: `[start, end, points]`, and of its label `text, x, y`; positions are from the box around it."""
     coordinates: list[float] = []
     for x, y in line.points:
         coordinates += (x - outer.x, y - outer.y)
