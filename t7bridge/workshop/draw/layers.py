@@ -308,26 +308,38 @@ def _nondecreasing(wanted: list[float], weights: list[float]) -> list[float]:
         wanted: the other numbers.
         weights: of each, positive.
     """
-    # Neighbours in the wrong order become a pool: each of them gets the mean of all.
-    pools: list[tuple[float, float, int]] = []
-    """The weighted sum of the numbers in each, its weight, and how many they are."""
-    for target, weight in zip(wanted, weights):
-        total = target * weight
-        mass = weight
-        size = 1
-        while pools:
-            pool_total, pool_mass, pool_size = pools[-1]
-            if pool_total / pool_mass < total / mass:
-                break
-            pools.pop()
-            total += pool_total
-            mass += pool_mass
-            size += pool_size
-        pools.append((total, mass, size))
+    pools: list[_Pool] = []
+    for number, weight in zip(wanted, weights):
+        pool = _Pool(number * weight, weight, size=1)
+        # A number that is not behind the pool before it joins that pool.
+        while pools and pools[-1].mean >= pool.mean:
+            before = pools.pop()
+            pool = _Pool(pool.total + before.total, pool.weight + before.weight, pool.size + before.size)
+        pools.append(pool)
     result: list[float] = []
-    for total, mass, size in pools:
-        result += [total / mass] * size
+    for pool in pools:
+        result += [pool.mean] * pool.size
     return result
+
+
+@define(eq=False)
+class _Pool:
+    """Neighbouring numbers that all get their mean, as they were in the wrong order.
+
+    Attributes:
+        total: their weighted sum.
+        weight: their weights together.
+        size: how many they are.
+    """
+
+    total: float
+    weight: float
+    size: int
+
+    @property
+    def mean(self) -> float:
+        """Return their weighted mean."""
+        return self.total / self.weight
 
 
 def _set_ends(arrows: list[_Arrow]) -> None:
