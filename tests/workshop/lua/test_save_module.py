@@ -443,7 +443,7 @@ def test_sizes_of_whole_numbers_are_checked_as_floats(tmp_path):
 
 
 def test_pooling_has_no_window_behind_its_input(tmp_path):
-    """In ceil mode, with strides larger than the kernel and no padding, Lua's layers have one where PyTorch has none."""
+    """In ceil mode, with strides larger than the kernel and no padding, Lua's layers have one, and PyTorch has none."""
     images = torch.randn(2, 3, 8, 9)
     pools = [
         nn.MaxPool2d((1, 2), (3, 4), ceil_mode=True),
