@@ -436,6 +436,8 @@ def trained(module: nn.Module, example: Tensor) -> list[Tensor] | str:
     """Return what the Lua script's function of this name returns; the error as text if PyTorch cannot train here."""
     module = deepcopy(module).train()
     for inner in module.modules():
+        if isinstance(inner, nn.InstanceNorm2d) and inner.track_running_stats:
+            return "Lua normalizes by the running statistics in training, too, of which a note tells"
         # nn's layer takes its running statistics for a batch of one, in training too.
         if isinstance(inner, nn.modules.batchnorm._BatchNorm) and len(example) == 1:
             inner.eval()

@@ -460,6 +460,17 @@ def test_pooling_has_no_window_behind_its_input(tmp_path):
         t7bridge.save_module(with_indices, tmp_path / "indices.t7", images, allow=("layers",))
 
 
+def test_circular_padding_crops_first(tmp_path):
+    """Of negative and positive numbers the first crop, and the second repeat what is left, as in PyTorch."""
+    images = torch.randn(2, 3, 5, 6)
+    for number, amounts in enumerate(((2, -1, -1, 2), (-2, 3, 1, -1), (1, 2, 2, 1), (-1, -2, 0, 3))):
+        module = nn.CircularPad2d(amounts)
+        t7bridge.save_module(module, tmp_path / f"{number}.t7", images)
+        assert torch.equal(t7bridge.load_module(tmp_path / f"{number}.t7")(images), module(images))
+    with pytest.raises(UnsupportedError, match="more elements than are left"):
+        t7bridge.save_module(nn.CircularPad2d((4, -3, 0, 0)), tmp_path / "more.t7", images)
+
+
 class Losses(nn.Module):
     def forward(self, x, y):
         return (x - y).square().mean(), x.sum(1), (x * y).sum()

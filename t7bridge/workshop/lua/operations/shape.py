@@ -417,12 +417,22 @@ def pad(b: Builder, self: Any, pad: Any, /, mode: str = "", value: Any = 0) -> A
 
 
 def _circular_pad(b: Builder, value: Wire, pad: tuple[int, ...]) -> Any:
-    """Pad the last dimensions by their other ends; `pad` is that of the operation."""
+    """Pad the last dimensions by their other ends; `pad` is that of the operation.
+
+    Negative numbers crop first: what is left is repeated.
+
+    Raises:
+        CannotError: more is asked for than is left, which PyTorch reads from memory without a value.
+    """
     # Before and behind each dimension, the last dimension first.
     for number, (left, right) in enumerate(zip(pad[0::2], pad[1::2]), 1):
         axis = len(value.shape) - number
         extent = int(value.shape[axis])
-        value = b.gather_constant(value, np.arange(-left, extent + right) % extent, axis)
+        kept = np.arange(max(-left, 0), extent - max(-right, 0))
+        if max(left, right) > len(kept):
+            raise CannotError("circular padding of more elements than are left")
+        indices = kept[np.arange(-max(left, 0), len(kept) + max(right, 0)) % len(kept)]
+        value = b.gather_constant(value, indices, axis)
     return value
 
 
