@@ -21,8 +21,8 @@ from ...nn.pieces import CLASS_IN_TORCH_OF_CELL, Lifted, Piece, content_of_piece
 from ...nn.plan import graph_arguments
 from ...nn.state_dict import StateDict
 from ...text import and_elsewhere
-from .polynomials import graph_of
-from .search import GraphCell, Search, upstream
+from .search import GraphCell, Search
+from .values import graph_of, upstream
 
 _Obstacles = dict[int, str]
 """Why cells stay as they are, by their ids, in words."""
