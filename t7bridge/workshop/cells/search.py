@@ -66,6 +66,12 @@ class GraphCell:
         """The shapes of its tensors, by name."""
         return tensor_shapes(self.module.target, self.module.args, self.module.kwargs)
 
+    @property
+    def layers(self) -> list[str]:
+        """The names of the modules of the graph whose tensors it has, each once."""
+        layers = [piece.key.partition(".")[0] for piece in self.pieces]  # of `linear.weight`, `linear`
+        return list(dict.fromkeys(layers))
+
 
 class Search:
     """Finds the cells of a graph, by reading the formulas of each kind of cell in the values of its nodes. A reading
