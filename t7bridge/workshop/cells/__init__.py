@@ -9,6 +9,7 @@ from ...data import face
 if TYPE_CHECKING:
     from .lift import cells_in as cells_in
     from .recurrences import Recurrence as Recurrence
+    from .recurrences import StateOfStep as StateOfStep
     from .recurrences import recurrence as recurrence
     from .stacks import recognized as recognized
 
@@ -16,7 +17,7 @@ __getattr__ = face(
     __name__,
     {
         "lift": "cells_in",
-        "recurrences": "Recurrence recurrence",
+        "recurrences": "Recurrence StateOfStep recurrence",
         "stacks": "recognized",
     },
 )

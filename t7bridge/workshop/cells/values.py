@@ -181,13 +181,19 @@ class Values:
         self._values[number] = Rows(atom_alone(atom), self._values[number].size)
 
     def fetch(self, link: Link) -> _Value:
-        """Return the value of a link, and note the link in `links` if the value has none there yet."""
+        """Return the value of a link, and note the link in `links` if the value has none there yet.
+
+        Args:
+            link: to the output of a node before, or to the input of the graph. Negative numbers of its path count
+                elements from the end.
+        """
         number, path = link
         value = self._values[number]
         for depth, index in enumerate(path, 1):
-            # An element of what is no list here is a value of its own, of which nothing is known.
-            is_there = isinstance(value, list) and -len(value) <= index < len(value)
-            value = value[index] if is_there else self.value((number, path[:depth]))
+            if isinstance(value, list) and -len(value) <= index < len(value):
+                value = value[index]
+            else:  # an element of what is no list here is a value of its own, of which nothing is known
+                value = self.value((number, path[:depth]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
         return value
