@@ -42,8 +42,8 @@ class Exported:
     Attributes:
         inputs: names of the inputs, in order, those in nested lists as well.
         outputs: names of the outputs, in order.
-        difference: largest absolute difference between the outputs of the file and of the live module; NaN only
-            if one of them is NaN.
+        difference: largest absolute difference between the outputs of the file and of the live module, both of which
+            may be NaN, or the same infinity, at the same places.
         runner: the program that ran the exported file: `onnxruntime 1.31.1`, `torch 2.13.0`.
     """
 
@@ -81,7 +81,7 @@ def export_onnx(
     except ImportError as error:
         hint = "pip install onnx onnxscript onnxruntime"
         raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
-    values, arguments, wanted = _prepared(module, inputs, dynamic)
+    arguments, wanted = _arguments_and_outputs(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
     shapes = _dynamic_shapes(arguments, dynamic)
     other_arguments = _of_other_images(exported_module, arguments, shapes, dynamic)
@@ -93,8 +93,8 @@ def export_onnx(
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
     try:
         session = _session_of(onnxruntime, path)
-        computed = _computed_by_onnx(session, names, values)
-        computed_of_others = _computed_by_onnx(session, names, list(other_arguments)) if other_arguments else []
+        computed = _computed_by_onnx(session, names, arguments)
+        computed_of_others = _computed_by_onnx(session, names, other_arguments) if other_arguments else []
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
     difference = _largest_difference(computed, wanted, path)
@@ -148,15 +148,15 @@ def _rename_outputs(graph: Any, names_of_inputs: list[str]) -> None:
             value.name += "_out"
 
 
-def _computed_by_onnx(session: Any, names: list[str], values: Any) -> list[torch.Tensor]:
+def _computed_by_onnx(session: Any, names: list[str], arguments: tuple[Any, ...]) -> list[torch.Tensor]:
     """Return the outputs that onnxruntime computes.
 
     Args:
         session: of onnxruntime.
         names: of the inputs.
-        values: the inputs, in lists if the model takes tables.
+        arguments: of the module, the inputs, in lists if the model takes tables.
     """
-    arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+    arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(list(arguments)))})
     return [torch.from_numpy(array) for array in arrays]
 
 
@@ -205,7 +205,7 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
         ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
             the file differ.
     """
-    _, arguments, wanted = _prepared(module, inputs, dynamic)
+    arguments, wanted = _arguments_and_outputs(module, inputs, dynamic)
     with _quiet():
         program = _exported(_to_program, module, arguments, _dynamic_shapes(arguments, dynamic))
         try:
@@ -252,7 +252,7 @@ def _with_two_examples(example: Example) -> Example:
 
 
 def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
-    """Refuse inputs that do not have the dimensions that are dynamic; arguments and errors of `_prepared`."""
+    """Refuse inputs that do not have the dimensions that are dynamic; see `_arguments_and_outputs`."""
     if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
         raise ModelError(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
@@ -265,10 +265,10 @@ def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
         )
 
 
-def _prepared(
+def _arguments_and_outputs(
     module: nn.Module, inputs: Examples, dynamic: Sequence[str]
-) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
-    """Return the example inputs as tensors, in lists if the model takes tables; the same as arguments; and the outputs.
+) -> tuple[tuple[Any, ...], list[torch.Tensor]]:
+    """Return the example inputs as arguments of a module, in lists if it takes tables, and the outputs for them.
 
     Without values or a type that the user states, an input has numbers, or indices if the module accepts no numbers.
 
@@ -289,7 +289,7 @@ def _prepared(
         # A criterion takes the items of the list as two arguments, other modules take it as one.
         arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
-            return values, arguments, _computed(module, arguments)
+            return arguments, _computed(module, arguments)
         except ModelError as error:
             # What a module says of numbers, the first, is clearer than what it says of indices.
             if problem is None:
@@ -319,15 +319,14 @@ def _dynamic_shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
-    """The dimension of each number of examples."""
-    for value in _flat(list(arguments)):
-        if "batch" in dynamic:
-            count = len(batches)
-            name = f"batch{count + 1}" if count else "batch"
-            batches.setdefault(len(value), torch.export.Dim(name))
+    """The dynamic dimension for each number of examples; empty if the batch is not dynamic."""
+    if "batch" in dynamic:
+        for count in dict.fromkeys(len(value) for value in _flat(list(arguments))):
+            name = f"batch{len(batches) + 1}" if batches else "batch"
+            batches[count] = torch.export.Dim(name)
 
     def dynamic_dims(value: torch.Tensor) -> dict[int, Any]:
-        """Return dimension → how it may vary, of the dynamic dimensions of an input."""
+        """Return how each dynamic dimension of an input may vary, by the dimension."""
         dims: dict[int, Any] = {}
         if batches:
             dims[0] = batches[len(value)]
