@@ -56,7 +56,7 @@ def gates_of(reading: Reading, atoms: Atoms) -> Gates:
     """
     kind = reading.kind
     letters = reading.letters
-    if not kind.reset_first_target:
+    if not kind.has_reset_gate:
         return {letter: gate_of(letters[letter], letter) for letter in kind.gates}
     reset = _reset_of(letters["n"], letters["h"], atoms)
     letters = {**letters, "r": reset.gate_sum, "n": reset.new_value}

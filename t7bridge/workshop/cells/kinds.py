@@ -45,6 +45,11 @@ class CellKind:
     layers: Mapping[str, str] = field(factory=dict)
 
     @property
+    def has_reset_gate(self) -> bool:
+        """Whether it is a GRU, inside of whose new value there is another gate."""
+        return bool(self.reset_first_target)
+
+    @property
     def is_highway(self) -> bool:
         """Whether it is a highway layer, whose gates see the input alone."""
         return bool(self.layers)

@@ -18,7 +18,7 @@ from ...nn.plan import graph_arguments
 from ...nn.state_dict import StateDict
 from ...text import and_elsewhere
 from .nodes import cells_by_graph, names_of_modules, nodes_outside, nodes_that_compute
-from .obstacles import grouped, obstacles_to
+from .obstacles import groups_of_equal_cells, obstacles_to
 from .search import GraphCell, Search
 from .unrolled import carried_over, graphs_in
 from .values import graph_of
@@ -84,14 +84,17 @@ def _findings(root: ModuleSpec, state: StateDict, only_torch: bool) -> _Findings
     """
     findings = _Findings(cells=[])
     graphs = graphs_in(root)
-    pairs_of = carried_over(graphs, state)
+    states_carried_over = carried_over(graphs, state)
     cells: list[GraphCell] = []
     for spec, prefix in graphs.items():
-        search = Search(spec, prefix, state, pairs_of[spec]).run()
+        search = Search(spec, prefix, state, states_carried_over[spec]).run()
         cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
         for message in search.obstacles:
             findings.add_obstacle(message, spec.path)
-    groups = grouped(cells, state)
+    groups = groups_of_equal_cells(cells, state)
+    for first, *others in groups:
+        for cell in others:
+            cell.module = first.module
     obstacles = obstacles_to(cells, groups, root, state)
     for cell in cells:
         if cell in obstacles:

@@ -24,16 +24,11 @@ _Role = tuple[Any, int]
 """What a tensor is in a cell: the identity of the cell (`_identity`), and the tensor's number among its tensors."""
 
 
-def grouped(cells: Iterable[GraphCell], state: StateDict) -> list[list[GraphCell]]:
-    """Return cells in groups that have all tensors in common, and give the cells of each group the module of its first.
-
-    They are the same cell in several steps of an unrolled layer.
-    """
+def groups_of_equal_cells(cells: Iterable[GraphCell], state: StateDict) -> list[list[GraphCell]]:
+    """Return cells in groups that have all tensors in common: the same cell in several steps of an unrolled layer."""
     groups: dict[Any, list[GraphCell]] = {}
     for cell in cells:
-        group = groups.setdefault(_identity(cell, state), [])
-        group.append(cell)
-        cell.module = group[0].module
+        groups.setdefault(_identity(cell, state), []).append(cell)
     return list(groups.values())
 
 
@@ -53,7 +48,7 @@ def obstacles_to(
 
     Args:
         cells: all cells. Of two that have the same tensors for different purposes, the message names the later one.
-        groups: the same, see `grouped`.
+        groups: the same, in groups that can only be one module or none.
         root: the plan of the model.
         state: its state dict.
     """

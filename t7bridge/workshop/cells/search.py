@@ -168,7 +168,7 @@ class Search:
                     yield letter, Reading(kind)
                     continue
                 for begun in begun_cells:
-                    if begun.kind is kind and letter not in begun.letters:
+                    if begun.kind is kind and letter not in begun.letters:  # else the cell has this value already
                         yield letter, begun
 
     def _read(self, letter: str, poly: Poly, begun: Reading) -> Reading | None:
@@ -306,7 +306,7 @@ def _target_of_recurrent(kind: CellKind, gates: Gates, sees_cell_state: bool) ->
     """
     if sees_cell_state:
         return kind.peephole_target
-    if kind.reset_first_target and gates["n"].reset_biases is None:  # the gate scales no product: it comes first
+    if kind.has_reset_gate and gates["n"].reset_biases is None:  # the gate scales no product: it comes first
         return kind.reset_first_target
     return kind.target
 

@@ -1,5 +1,5 @@
-"""The tensors of a cell, made of blocks of the tensors in its graph. Of values x is the input of the cell, h its last
-output. The rows of all gates follow one another in each tensor. Knows neither formats nor PyTorch.
+"""The tensors of a cell as pieces: each is a block of a tensor in the graph, and rows of a tensor of the cell. Of the
+values x is the input of the cell, h its last output. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .readings import Reading
 
 
 def pieces_of_recurrent(kind: CellKind, gates: Gates, x: Poly, h: Poly) -> Iterator[Piece]:
-    """Yield what a recurrent cell's matrices and biases are made of.
+    """Yield what a recurrent cell's matrices and biases are made of: in each the rows of all gates follow one another.
 
     Args:
         kind: the kind of cell.
