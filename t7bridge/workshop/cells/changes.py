@@ -36,7 +36,8 @@ class _Place:
 
 
 class Changes:
-    """Tells whether modules of a model change values in place.
+    """Tells whether modules of a model change values in place. A place is where some values are, in a container: links
+    to them, and the number of the node or module after which it counts what runs.
 
     Args:
         specs: all modules of the model.

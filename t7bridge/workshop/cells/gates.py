@@ -48,7 +48,12 @@ Gates = Mapping[str, Gate]
 
 
 def gates_of(reading: Reading, atoms: Atoms) -> Gates:
-    """Return the gates of a complete cell.
+    """Return the gates of a cell.
+
+    Args:
+        reading: the cell, complete: its letters stand for the sums of the gates, but for that of a reset gate r, which
+            is inside of the sum n of the new value.
+        atoms: those of the graph.
 
     Raises:
         NotACell: the argument of a function has other terms than those of a gate; or the cell should have a reset gate

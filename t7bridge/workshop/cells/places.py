@@ -82,7 +82,8 @@ def _prefixes_of_tied(state: StateDict) -> set[str]:
 
 
 class TensorMoves:
-    """Gives the tensors of a state dict new keys, after modules of one place got others or became other modules.
+    """Gives the tensors of a state dict new keys, after modules of one place got others or became other modules. A home
+    is where the tensors of a module belong then: a prefix, and, of a layer that became one of several levels, the level.
 
     Args:
         result: the model, before its modules are moved; its state dict is changed by `finish`.
@@ -123,7 +124,7 @@ class TensorMoves:
             if owner not in homes:  # a module of several places, which stays where it is
                 continue
             home = homes[owner]
-            if (owner, name) in self._pieces_of_cells:  # its tensors have those of all gates
+            if (owner, name) in self._pieces_of_cells:  # of a cell: it becomes rows of a tensor of the layer
                 piece = self._pieces_of_cells[owner, name]
                 shapes_of_module = tensor_shapes(owner.target, owner.args, owner.kwargs)
             elif home.key(name) == key:  # most tensors stay where they are

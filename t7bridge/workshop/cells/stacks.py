@@ -64,6 +64,7 @@ def recognized(plan: Plan, state: StateDict, only_torch: bool = False) -> Lifted
 class _Stacks:
     """Makes layers of torch.nn over sequences of a model's sequencers and cells, in its plan. A module has one place if
     one container has it, under one name, and so has each container around that one: only such modules are changed.
+    Layers in a row that can be the levels of one layer of torch.nn are a group, with the dropouts between them.
 
     The tensors of the state dict follow at the end, by the modules that they belong to.
 
