@@ -83,7 +83,7 @@ def _prefixes_of_tied(state: StateDict) -> set[str]:
 
 class TensorMoves:
     """Gives the tensors of a state dict new keys, after modules of one place got others or became other modules. A home
-    is where the tensors of a module belong then: a prefix, and, of a layer that became one of several levels, the level.
+    is where the tensors of a module belong then: a prefix, and the level of a layer that became one of several.
 
     Args:
         result: the model, before its modules are moved; its state dict is changed by `finish`.
