@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...data import define
 from ...nn.mapping import ModuleSpec, specs_in
@@ -14,8 +15,7 @@ from .stacks import output_of
 from .values import graph_of
 
 
-@define(frozen=True)
-class StateOfStep:
+class StateOfStep(NamedTuple):
     """A state that a model of one step takes, and returns as it is after the step.
 
     Attributes:

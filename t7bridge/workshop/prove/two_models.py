@@ -19,7 +19,7 @@ from ...nn.plan import build_plan
 from ...nn.state_dict import state_dict
 from ...torchmodules.build import live_module
 from ...torchmodules.layers.recurrent import MaskZero
-from ..cells import Recurrence, StateOfStep, recognized, recurrence
+from ..cells import Recurrence, recognized, recurrence
 from .inputs import fitting_inputs, guess_inputs
 from .layer import doubles, drawn, first_line, flat, in_double
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
@@ -346,7 +346,9 @@ class TwoModels:
         largest = deviation_of([wanted], [outputs]).max_abs
         return _Answer(form, outputs, f"the outputs differ by up to {largest:.2g}", is_unexplained=True)
 
-    def _masks_differ(self, mine: nn.Module, inputs: torch.Tensor, states: Sequence[StateOfStep] | None) -> bool:
+    def _masks_differ(
+        self, mine: nn.Module, inputs: torch.Tensor, states: Sequence[tuple[int, int, int]] | None
+    ) -> bool:
         """Return whether the first model masks steps that are zeros, and the second one does not.
 
         Args:
@@ -403,7 +405,7 @@ def _has_batch_first(model: nn.Module) -> bool:
 
 
 def _outputs(
-    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[StateOfStep] | None = None
+    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[tuple[int, int, int]] | None = None
 ) -> torch.Tensor:
     """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
 
@@ -443,28 +445,28 @@ def _outputs_over_sequences(model: nn.Module, inputs: Any, is_batch_first: bool)
     return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
 
 
-def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[StateOfStep]) -> torch.Tensor:
+def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
     """Return what a model of one step returns for sequences, called once for each step.
 
     Args:
         model: the model, which takes and returns a list of the states and one other value.
         inputs: the sequences, (steps, batch, features).
-        states: the states.
+        states: of each the place among the inputs, that among the outputs, and its number of features.
     """
     # The input and the output are at the places that no state has.
     places = range(len(states) + 1)
-    input_place = ({*places} - {state.input_place for state in states}).pop()
-    output_place = ({*places} - {state.output_place for state in states}).pop()
+    input_place = ({*places} - {place for place, _, _ in states}).pop()
+    output_place = ({*places} - {place for _, place, _ in states}).pop()
     batch = inputs.shape[1]
     values: dict[int, Any] = {}
-    for state in states:
-        values[state.input_place] = torch.zeros(batch, state.features, dtype=torch.float64)
+    for place, _, features in states:
+        values[place] = torch.zeros(batch, features, dtype=torch.float64)
     outputs = []
     for input_of_step in inputs:
         values[input_place] = input_of_step
         result = model([values[place] for place in places])
-        for state in states:
-            values[state.input_place] = result[state.output_place]
+        for state_input, state_output, _ in states:
+            values[state_input] = result[state_output]
         outputs.append(result[output_place])
     return torch.stack(outputs)
 
