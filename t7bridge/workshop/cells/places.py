@@ -42,7 +42,7 @@ class Places:
         """Return whether a module has one place."""
         return spec in self._prefixes
 
-    def are_single(self, spec: ModuleSpec) -> bool:
+    def is_single_throughout(self, spec: ModuleSpec) -> bool:
         """Return whether a module and all modules inside it have one place."""
         return all(inside in self._prefixes for inside in specs_in(spec))
 

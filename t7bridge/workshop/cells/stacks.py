@@ -92,7 +92,7 @@ class _Stacks:
         root = self._result.plan.root
         specs = [*specs_in(root)]
         sequencers = [spec for spec in specs if is_over_steps(spec)]
-        layers = [spec for spec in specs if recurrent_class(spec) and self._places.are_single(spec)]
+        layers = [spec for spec in specs if recurrent_class(spec) and self._places.is_single_throughout(spec)]
         follow = _InputKinds()
         if sequencers or layers:  # of other models nobody asks
             follow(root, ANY)  # the data flow through the whole model
@@ -134,7 +134,7 @@ class _Stacks:
             spec: the sequencer.
             inputs: what it takes.
         """
-        if not self._places.are_single(spec):
+        if not self._places.is_single_throughout(spec):
             return "a module in it has several places"
         obstacle = _obstacle_inside(spec, inputs)
         if obstacle:
@@ -177,18 +177,21 @@ class _Stacks:
         for spec in self._places.inner_first():
             is_row = spec.target == SEQUENTIAL or spec in self._list_stackers
             is_dissolved = spec in self._former_sequencers and spec is not self._result.plan.root
-            if not is_row or is_dissolved or not self._may_dissolve_inside(spec):
+            if not is_row or is_dissolved or not self._may_be_moved(spec):
                 continue
             layers: list[ModuleSpec] = []
             for group in groups_of_levels(self._dissolved(spec)):
                 layers += self._merged_or_not(group)
             spec.children = {str(number): layer for number, layer in enumerate(layers)}
 
-    def _may_dissolve_inside(self, spec: ModuleSpec) -> bool:
+    def _may_be_moved(self, spec: ModuleSpec) -> bool:
         """Return whether all modules in a row, and those one level further inside, have one place.
 
-        Tensors of a module of several places could not follow it. Further inside are the modules of former sequencers;
-        those of other containers are not moved, but are held to the same.
+        Tensors of a module of several places could not follow it. One level further inside are the modules of former
+        sequencers, which are moved into the row; those of other containers are not, but are held to the same.
+
+        Args:
+            spec: the container of the row.
         """
         modules = [*spec.children.values()]
         for child in spec.children.values():
