@@ -1,4 +1,8 @@
-"""Complex numbers as pairs of real values, and Fourier transforms as products with matrices of cosines and sines."""
+"""Complex numbers as pairs of real values, and Fourier transforms as products with matrices of cosines and sines.
+A function builds the Lua layers of one call of a traced program, by the builder `b`, where `b.shape` is the shape of
+the call's result in PyTorch. A value is a `Wire`, which is computed when the model runs, a `Const`, or a tensor of the
+state dict, `Stored`. A `Complex` has two of these.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +115,12 @@ def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
     """Transform real numbers; return the first half of the last dimension, or all of it.
 
-    If `onesided`, it is the half. The last of `dim` is the one whose half is returned. `normalization` is PyTorch's
-    number of one, see `_factor`.
+    Args:
+        b: the builder.
+        self: the numbers.
+        dim: the dimensions that are transformed; the halved one is the last of them.
+        normalization: PyTorch's number of a factor, see `_factor`.
+        onesided: whether the half is returned, from which the other one follows.
     """
     *others, last = (axis % len(self.shape) for axis in dim)
     count = self.shape[last]
