@@ -133,9 +133,49 @@ def test_nearest_elements_are_those_of_pytorch(subtests, tmp_path):
             assert torch.equal(t7bridge.load_module(path)(x), module(x))
 
 
+class Converted(torch.nn.Module):
+    """Multiplies by its input, as one element type and then another, and by its weight as the last one."""
+
+    def __init__(self, *dtypes):
+        super().__init__()
+        self.dtypes = dtypes
+        self.weight = torch.nn.Parameter(torch.tensor([0.0, 1.5, -2.25, 0.5]))
+
+    def forward(self, x):
+        value = x
+        for dtype in self.dtypes:
+            value = value.to(dtype)
+        return x * value * self.weight.to(self.dtypes[-1])
+
+
+class RealWindows(torch.nn.Module):
+    """Transforms windows to pairs of real numbers, whose signs it leaves out."""
+
+    def forward(self, x):
+        return torch.stft(x, 8, window=torch.hann_window(8), center=False, return_complex=False).abs()
+
+
+@pytest.mark.filterwarnings("ignore:stft with return_complex=False")
+@pytest.mark.slow
+def test_conversions_of_elements_are_those_of_pytorch(subtests, tmp_path):
+    """Whole numbers become masks of 0 and 1, also those of parameters; pairs of `stft` are real numbers."""
+    path = tmp_path / "model.t7"
+    x = torch.tensor([[0.0, 1.5, -2.25, 3.0], [0.9, -0.9, 4.5, 0.0]])
+    cases = [(Converted(*dtypes), x) for dtypes in ((torch.int64, torch.bool), (torch.int32,), (torch.bool,))]
+    cases.append((RealWindows(), torch.randn(2, 24)))
+    for module, example in cases:
+        with subtests.test(module=str(module), dtypes=getattr(module, "dtypes", None)):
+            t7bridge.save_module(module, path, example_inputs=[example], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(example), module(example), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("module", "x", "message"),
     [
+        (torch.nn.AdaptiveAvgPool2d(2), torch.rand(3, 6, 8), "the input is not a batch"),
+        (torch.nn.AdaptiveAvgPool3d(2), torch.rand(3, 6, 8, 4), "the input is not a batch"),
+        (torch.nn.AvgPool2d(2), torch.rand(3, 6, 8), "the input is not a batch"),
+        (torch.nn.MaxPool2d(1, 2), torch.rand(3, 6, 8), "the input is not a batch"),
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
         (Variances(), torch.rand(2, 5), "no more elements than its divisor is less"),
@@ -152,7 +192,7 @@ OF_SHAPE = """size sizes shape dim start_dim end_dim other self keepdim end outp
     split_size split_sizes chunks sections"""
 # The others choose types, memory and algorithms; evaluation has no `train`; windows of `stft` have its size.
 WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32
-    return_complex compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
+    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
 
 
 def test_builders_take_all_arguments_that_matter():

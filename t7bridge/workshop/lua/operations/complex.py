@@ -169,13 +169,15 @@ def short_time(
     window: Any,
     normalized: bool,
     onesided: bool | None,
+    return_complex: bool | None,
 ) -> Any:
     """Transform windows of signals.
 
     Signals are (batch, samples), and the result (batch, frequencies, windows). The parameters are those of
     `torch.stft`: windows of `n_fft` samples begin `hop_length` apart, and each is multiplied by `window`, of
     `win_length` numbers. `normalized` divides by the root of `n_fft`, and `onesided`, true if it is `None`, leaves out
-    the half of the frequencies that follows from the other.
+    the half of the frequencies that follows from the other. Unless `return_complex`, complex numbers are pairs, in
+    another dimension.
     """
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")
@@ -188,4 +190,5 @@ def short_time(
     normalization = 1 if normalized else 0  # of PyTorch's numbers: 1 / sqrt(n_fft), or none
     value = from_real(b, frames, dim=[2], normalization=normalization, onesided=onesided is not False)
     # PyTorch has the frequencies before the frames.
-    return Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))
+    result = Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))
+    return result if return_complex else view_as_real(b, result)

@@ -141,8 +141,7 @@ def convolution(
     """
     n_out, n_in, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
-    if len(input.shape) != rank + 2:
-        raise CannotError("the input is not a batch")
+    _require_batch(input, rank)
     if padding == "same":
         padding, input = _pad_same(b, input, kernel, _per_dimension(rank, dilation))
     elif padding == "valid":
@@ -448,7 +447,9 @@ def pool(
         The maxima or means; in a list with the positions of the maxima, if the operation returns these and a layer for
         them is allowed.
     """
-    rank = int(b.kind.partition("pool")[2][0])  # the 2 of max_pool2d_with_indices
+    rank = _rank_of_pooling(b.kind)
+    if rank < 3:  # Lua's layers take a single volume, too
+        _require_batch(self, rank)
     window = _Window.of(rank, kernel_size, stride or kernel_size, padding, dilation)
     if b.kind.startswith("avg"):
         layer = _averaging_layer(window, ceil_mode, count_include_pad, divisor_override)
@@ -463,6 +464,17 @@ def pool(
     options = _in_lua_order(window.kernel, window.stride, window.padding, window.dilation)
     layer_of_positions = make("pt.MaxPlaces", *options, ceil_mode)
     return [maxima, apply_to_images(b, layer_of_positions, self, shape)]
+
+
+def _rank_of_pooling(kind: str) -> int:
+    """Return the number of dimensions that an operation pools: 2 for `max_pool2d_with_indices`."""
+    return int(kind.partition("pool")[2][0])
+
+
+def _require_batch(value: Wire, rank: int) -> None:
+    """Refuse a single signal, image or volume, of `rank` dimensions behind the channels."""
+    if len(value.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
 
 
 def _pooling_layer(name: str, window: _Window, ceil_mode: bool) -> LuaLayer:
@@ -533,7 +545,8 @@ def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
     is_max = "max" in b.kind
-    rank = len(self.shape) - 2
+    rank = _rank_of_pooling(b.kind)
+    _require_batch(self, rank)
     shape = b.shape[0] if is_max else b.shape
     if rank == 3:  # nn has no adaptive layer of volumes
         sizes = make_static(*self.shape[2:])
@@ -640,7 +653,8 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
     (channels,) = images.array()  # the only example: a channel for each unit vector
     # All lines along the dimension in a channel are equal: the first is a row of the matrix.
     first_line = replace_axis((0,) * rank, dimension, slice(None))
-    return channels[(slice(None), *first_line)]
+    first_line_of_each = (slice(None), *first_line)
+    return channels[first_line_of_each]
 
 
 _WIDTH_OF_UNIT_IMAGES = 2
