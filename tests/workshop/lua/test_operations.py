@@ -176,6 +176,7 @@ def test_conversions_of_elements_are_those_of_pytorch(subtests, tmp_path):
         (torch.nn.AdaptiveAvgPool3d(2), torch.rand(3, 6, 8, 4), "the input is not a batch"),
         (torch.nn.AvgPool2d(2), torch.rand(3, 6, 8), "the input is not a batch"),
         (torch.nn.MaxPool2d(1, 2), torch.rand(3, 6, 8), "the input is not a batch"),
+        (torch.nn.ConvTranspose2d(3, 2, 1), torch.rand(3, 6, 8), "the input is not a batch"),
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
         (Variances(), torch.rand(2, 5), "no more elements than its divisor is less"),

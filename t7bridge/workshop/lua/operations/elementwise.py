@@ -684,7 +684,7 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
         result = b.combine("nn.CMinTable", high, result)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:  # whole numbers are never NaN
         return result
-    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())
+    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())  # NaN where the mask is 0
     return result + nan_where(is_lost)
 
 

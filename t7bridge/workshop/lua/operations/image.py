@@ -293,7 +293,8 @@ def transposed_convolution(
     """
     n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
-    is_dilated = any(step != 1 for step in _per_dimension(rank, dilation, for_height=1))
+    _require_batch(input, rank)
+    is_dilated = any(step != 1 for step in _per_dimension(rank, dilation))
     # By the layer that takes a computed weight; it takes no volumes.
     if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
@@ -583,7 +584,7 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
         if new_sizes == old_sizes:
             return input
         factor = _factor_of_nearest(old_sizes, new_sizes, scale_factors)
-        if factor is not None:
+        if factor is not None:  # a layer for images of any size
             return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=shape)
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
@@ -608,10 +609,12 @@ def _factor_of_nearest(old_sizes: Any, new_sizes: Any, scale_factors: Any) -> An
         scale_factors: as for `upsample`.
     """
     quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
-    quotient, *others = set(quotients)
-    # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
+    quotient = quotients[0]
+    if quotients != [quotient] * len(quotients):
+        return None
+    # PyTorch goes by stated factors, such as 3.4 for the sizes 2 and 6; but if the quotient is 2, by that.
     is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
-    return quotient if is_by_quotient and not others else None
+    return quotient if is_by_quotient else None
 
 
 def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:

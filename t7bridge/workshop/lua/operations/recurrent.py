@@ -278,6 +278,8 @@ def recurrent(
     has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
     if has_projections:
         raise CannotError("projections are not composed")
+    if len(input.shape) != 3:
+        raise CannotError("the input is not a batch")
     cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
     name_of_module = b.kind.partition("_")[0].upper()
@@ -287,8 +289,6 @@ def recurrent(
         dropout = b.module.dropout
     if "rnn" in b.allow and _fits_rnn(b, states, params):
         return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
-    if len(input.shape) != 3:
-        raise CannotError("the input is not a batch")
     time = 1 if batch_first else 0
     _remark_length(b, int(input.shape[time]))
     return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))

@@ -61,22 +61,21 @@ def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
     wanted = b.dtype
     dtype = b.dtype_of("self")
+    if isinstance(self, Stored):  # of which the program has no types
+        dtype = str(b.program.state[self.ref.key].dtype).removeprefix("torch.")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
     if wanted == dtype or not isinstance(self, (Wire, Stored)):
         return self
     if wanted == "bool":
         return b.wire(self) >> is_nonzero(b, dtype)
-    # A tensor of the state dict has floats: whole numbers and masks of it are constants.
-    is_of_floats = isinstance(self, Stored) or dtype.startswith(("float", "bfloat"))
-    if not is_of_floats:  # but in Lua they are floats already
+    # Whole numbers and masks are floats in Lua already.
+    if not dtype.startswith(("float", "bfloat")):
         return self
     if wanted.startswith("int"):
         return _rounded_to_0(b.wire(self))
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
-    if isinstance(self, Stored):  # what becomes of the types of weights is noted for all of them
-        return self
     if wanted == "float64" and not b.program.is_double:
         b.remark("float64 parts are computed as float32, as the weights and inputs are float32", warning=True)
     if wanted in ("float16", "bfloat16"):
