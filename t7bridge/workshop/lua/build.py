@@ -310,14 +310,14 @@ class Builder(Emitter):
             layer.label = self._label_of(layer)
 
     def _label_of(self, layer: LuaLayer) -> str:
-        """Return the name of the Lua function that makes an operation of many layers; empty if it gets no function."""
+        """Return the name of the Lua function that makes an operation of many layers; empty if it needs no function."""
         if layer.weights or len(walk(layer)) <= MOST_UNNAMED:
             return ""
         is_leaf = self.module is not None and next(self.module.children(), None) is None
         if not is_leaf:
             return self.kind
-        # The function of a module without others inside has the name of its class, as the operation is all of it; but
-        # of a normalization, whose weights are in layers of their own, it is not.
+        # The only operation of a module has the name of the module's class; but normalizations have their weights in
+        # layers of their own, so that this one is not all of the module.
         return "" if "norm" in self.kind else type(self.module).__name__
 
     # Arithmetic

@@ -51,8 +51,8 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """
     rank = len(input.shape)
     checked: set[int] = set()
-    # The steps whose values have the channels of the input at the same place, and its last dimension as their last if
-    # they have as many dimensions: an nn.Unsqueeze may have added one.
+    # The steps whose values have the channels of the input at the same place, and its last dimension unless they have
+    # one more.
     alike = [input]
     for step in steps:
         if step.layer is None or not any(source in alike for source in step.inputs):
@@ -193,9 +193,7 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 checks[number].append(Check(axis, step=0, rest=extent))
                 continue
             symbols = extent.expr.free_symbols
-            dimension = (number, axis)
-            first = first_axes.setdefault(frozenset(symbols), dimension)
-            first_number, first_axis = first
+            first_number, first_axis = first_axes.setdefault(frozenset(symbols), (number, axis))
             is_equal = shapes[first_number][first_axis] == extent  # n, and not 2n where the first is n
             check = _linear_check(axis, extent.expr, sizes)
             if check is None or not is_equal:
@@ -203,8 +201,8 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 return None
             # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
             are_batches = axis == first_axis == 0
-            if dimension != first and not are_batches:
-                check.equal = first
+            is_first = (number, axis) == (first_number, first_axis)
+            check.equal = None if is_first or are_batches else (first_number, first_axis)
             checks[number].append(check)
     return checks
 
@@ -268,12 +266,13 @@ def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer |
     for check in dimensions:
         if check.axis not in checked and not check.is_free:
             checks += check.layers(rank)
-        # Also of dimensions that other layers check, which compare them with their weights, and not with each other.
-        if check.equal is not None:
-            number_of_equal, axis_of_equal = check.equal
-            if number_of_equal == number:
-                rows = [first_row_along(rank, axis_of_equal), first_row_along(rank, check.axis)]
-                checks.append(_equal_lengths(rows))
+        # A layer that checks a dimension compares it with its weight, and not with another dimension.
+        if check.equal is None:
+            continue
+        number_of_equal, axis_of_equal = check.equal
+        if number_of_equal == number:
+            rows = [first_row_along(rank, axis_of_equal), first_row_along(rank, check.axis)]
+            checks.append(_equal_lengths(rows))
     if not checks:
         return None
     return _first_output([make("nn.Identity"), *checks], label="checkSizes")

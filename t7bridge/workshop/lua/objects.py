@@ -265,7 +265,6 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
     # nngraph has the graph in both directions: the children are the sources in one, the users in the other.
     backward = _Graph(edges)
     forward = _Graph([(end, start) for start, end in edges])
-    # Children first: `forward` of the model runs a node behind its sources, and `backward` behind its users.
     order_of_forward = backward.children_first()
     order_of_backward = forward.children_first()
     # A node is in both graphs, under two numbers: the data, which they share, has that in the forward graph.
@@ -342,10 +341,10 @@ def _link(node: Node, source: Node, sources: Sources) -> None:
         sources: of all nodes; receives the source.
     """
     sources.setdefault(node, {})[source] = None
-    map_of_sources: Any = node["mapindex"]  # each source by its number, and its number by the source
-    number = float(len(map_of_sources) // 2 + 1)
-    map_of_sources[number] = source
-    map_of_sources[source] = number
+    numbers: Any = node["mapindex"]
+    number = float(len(numbers) // 2 + 1)  # the table has each source twice: by its number, and its number by it
+    numbers[number] = source
+    numbers[source] = number
 
 
 def _edges_from(outnode: Node, sources: Sources) -> list[tuple[Node, Node]]:

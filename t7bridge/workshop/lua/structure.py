@@ -1,7 +1,4 @@
-"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule. A step is a
-layer with the steps whose values it takes. Its stack has the calls of PyTorch's modules that it is in, the outermost
-first, each as `key|path`. The steps of one call are a run, and a block if they take one value and return one.
-"""
+"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule."""
 
 from __future__ import annotations
 
@@ -128,10 +125,10 @@ def _as_one_step(steps: list[LuaNode], source: LuaNode, call: str, depth: int) -
         steps: in order.
         source: the only step outside whose value they take.
         call: of the module.
-        depth: of the call in the stacks of the steps: how many calls it is in.
+        depth: of the call in the stacks of the steps.
     """
     combined = steps[-1]
-    input_inside = LuaNode(None, [], source.shape)  # which takes the place of the source
+    input_inside = LuaNode(None, [], source.shape)
     last = LuaNode(combined.layer, combined.inputs, combined.shape, combined.stack)
     combined.layer = _assemble([input_inside], [*steps[:-1], last], [last], {id(source): input_inside})
     combined.layer.path = _path_of(call)

@@ -1,6 +1,6 @@
-"""Lua source of layers: functions for containers that are repeated, an expression for the rest. Containers of one
-structure are a *block*: one function, whose parameters are what differs among them. Their source is a list of parts:
-texts, and keys and arguments, which are written in another way where they are in a function.
+"""Lua source of layers: functions for containers that are repeated, an expression for the rest.
+
+Containers of one structure are a *block*: one function, whose parameters are what differs among them.
 """
 
 from __future__ import annotations
@@ -180,27 +180,21 @@ class Writer:
     # Blocks
 
     def find_blocks(self, root: LuaLayer) -> None:
-        """Set the blocks of a model: of graphs and large containers; and `inline` of each."""
+        """Set the blocks of a model, and `inline` of each: whether it is written where it is used, and no function."""
         for layer in dict.fromkeys(walk(root)):
             if layer.name == "nn.gModule" or (layer is not root and _is_large(layer)):
                 self._add_to_block(layer)
-        uses = self._uses_of_blocks(root)
-        for block in self.blocks.values():
-            first, *_ = block.layers
-            # A graph needs statements, and a label is the name of a function.
-            is_always_function = first.name == "nn.gModule" or bool(first.label)
-            block.inline = not is_always_function and uses[block] <= 1
-
-    def _uses_of_blocks(self, root: LuaLayer) -> Counter[_Block]:
-        """Return how often the source of a model uses each block: once for each container with it that is written."""
-        # Of the containers of a block, only the first is written, with all that is in it.
-        written = [block.layers[0] for block in self.blocks.values()]
+        # A function is written once, from the first layer of its block: it is the caller of the containers in that.
+        callers = [block.layers[0] for block in self.blocks.values()]
         if root not in self.block_of:
-            written.append(root)
+            callers.append(root)
         uses: Counter[_Block] = Counter()
-        for layer in written:
-            uses.update(self.block_of[container] for container in self._containers_called(layer))
-        return uses
+        for caller in callers:
+            uses.update(self.block_of[container] for container in self._containers_called(caller))
+        for block in self.blocks.values():
+            first = block.layers[0]
+            # A graph needs statements, and a label is the name of a function: these are never inline.
+            block.inline = first.name != "nn.gModule" and not first.label and uses[block] <= 1
 
     def can_be_merged(self, inner: LuaLayer, into: LuaLayer) -> bool:
         """Return whether the layers of a container can be written in one of the same class that contains it."""
@@ -324,27 +318,18 @@ class Writer:
         for step in layer.steps:
             name = _unused(_node_name(step, layer.path), used_names)
             used_names.add(name)
-            parts += [f"{declaration}{table}{name} = ", *self._node(step, variables), "\n   "]
             variables[id(step)] = table + name
+            parts.append(f"{declaration}{table}{name} = ")
+            if step.layer is None:
+                parts.append("nn.Identity()()\n   ")
+                continue
+            sources = ", ".join(variables[id(source)] for source in step.inputs)
+            if len(step.inputs) != 1:
+                sources = f"{{{sources}}}"  # a table
+            parts += [*self._expression(step.layer, depth=1), f"({sources})\n   "]
         inputs = ", ".join(variables[id(step)] for step in layer.steps if step.layer is None)
         outputs = ", ".join(variables[id(step)] for step in layer.outputs)
         return [*parts, f"return nn.gModule({{{inputs}}}, {{{outputs}}})"]
-
-    def _node(self, step: LuaNode, variables: dict[int, str]) -> _Parts:
-        """Return the expression of a node: its layer, called with the variables of its sources.
-
-        An input of the graph is an nn.Identity without sources.
-
-        Args:
-            step: the node.
-            variables: of earlier nodes, by their ids.
-        """
-        if step.layer is None:
-            return ["nn.Identity()()"]
-        sources = ", ".join(variables[id(source)] for source in step.inputs)
-        if len(step.inputs) != 1:
-            sources = f"{{{sources}}}"  # a table
-        return [*self._expression(step.layer, depth=1), f"({sources})"]
 
     # Expressions
 
@@ -360,20 +345,19 @@ class Writer:
             return self._constructor(layer, depth)
         # The arguments are in the order of `_Block.parameters`: the prefix, the suffix, and the others.
         number = block.layers.index(layer)
-        text_of: dict[str, str] = {}  # parameter → argument, but for the prefix
+        texts = {}
         if block.has_suffix:
-            text_of["suffix"] = lua_string(block.suffixes[number])
+            texts["suffix"] = lua_string(block.suffixes[number])
         for parameter, values in block.values.items():
-            text_of[parameter] = values[number]
-        # Where this call is in a function itself, a part of the prefix may be that function's, and the other arguments
-        # may become its parameters, of the same names.
+            texts[parameter] = values[number]
         arguments: _Parts = []
         if block.has_prefix:
+            # A `_Key`, and no text: where this call is in a function itself, that may have a part of it as its prefix.
             arguments.append(_Key(block.prefixes[number]))
-        if block.has_prefix and text_of:
+        if block.has_prefix and texts:
             arguments.append(", ")
-        if text_of:
-            arguments.append(_Args.without_defaults(texts=tuple(text_of.values()), names=tuple(text_of)))
+        if texts:
+            arguments.append(_Args.without_defaults(texts=tuple(texts.values()), names=tuple(texts)))
         return [f"{block.name}(", *arguments, ")"]
 
     def _constructor(self, layer: LuaLayer, depth: int) -> _Parts:
@@ -407,29 +391,21 @@ class Writer:
         """
         if not layer.weights:
             return parts
-        prefix = self._prefix_of_fields(layer)
-        if prefix:
-            return ["named(", *parts, ", ", _Key(prefix), ")"]
+        prefixes = {ref.key.rpartition(".")[0] for ref in layer.weights.values()}
+        has_names_of_fields = all(
+            self._is_whole(ref) and ref.key.rpartition(".")[2] == name for name, ref in layer.weights.items()
+        )
+        # `named` looks for no other fields by a prefix than `USUAL`.
+        if has_names_of_fields and len(prefixes) == 1 and set(layer.weights) <= set(USUAL):
+            prefix = prefixes.pop()
+            if prefix:  # empty for parameters of the outermost module
+                return ["named(", *parts, ", ", _Key(prefix), ")"]
         entries: _Parts = []
         for name, ref in layer.weights.items():
             if entries:
                 entries.append(", ")
             entries += self._entry(name, ref)
         return ["named(", *parts, ", {", *entries, "})"]
-
-    def _prefix_of_fields(self, layer: LuaLayer) -> str:
-        """Return the prefix behind which the keys of a layer's tensors are the names of its fields.
-
-        Empty if there is none, as for parameters of the outermost module, or if a field has not all of a tensor, or is
-        not one of `USUAL`: `named` looks for no others.
-        """
-        prefixes = set()
-        for name, ref in layer.weights.items():
-            prefix, _, word = ref.key.rpartition(".")
-            if word != name or name not in USUAL or not self._is_whole(ref):
-                return ""
-            prefixes.add(prefix)
-        return prefixes.pop() if len(prefixes) == 1 else ""
 
     def _entry(self, name: str, ref: WeightRef) -> _Parts:
         """Return a field of a layer with its key, as an entry of the table that `named` takes.
@@ -620,9 +596,8 @@ def _constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
     count_written = _count_without_defaults(values, lua_class)
     # Arguments that are not stated have their defaults, so that another layer of the block may state them.
     for name in lua_class.args[len(values) :]:
-        if name not in lua_class.defaults:  # those behind it would take its position
-            break
-        values.append(lua_class.defaults[name])
+        if name in lua_class.defaults:
+            values.append(lua_class.defaults[name])
     return values, count_written
 
 
