@@ -80,7 +80,7 @@ def elu(alpha: float, scale: float, input_scale: float) -> LuaLayer:
     It is scale x where x is positive, and scale alpha (exp(input_scale x) - 1) elsewhere.
     """
     layer = (same() * input_scale) >> make("nn.ELU", alpha)
-    if input_scale != 1:
+    if input_scale != 1:  # so far input_scale x where x is positive
         layer = layer + make("nn.ReLU") * (1 - input_scale)
     return layer * scale
 
@@ -130,7 +130,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
     Args:
         names: of the operations, separated by spaces.
         formula: the class of a layer and the names of those arguments of the operation that are its own, separated by
-            spaces; or a function of such arguments that returns a layer.
+            spaces: `nn.HardTanh min_val max_val`; or a function that returns a layer, whose parameters have such names.
     """
     if isinstance(formula, str):
         class_name, *arguments = formula.split()
@@ -140,14 +140,15 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         code = formula.__code__
         arguments = list(code.co_varnames[: code.co_argcount])  # the names of its parameters
 
-    def build(b: Builder, value: Any, /, **args: Any) -> Any:  # the page on operations shows its docstring, below
+    def build(b: Builder, value: Any, /, **args: Any) -> Any:
         layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
+    # The page on operations shows the docstring of the builder, and the classes of its layers.
     first_name, *_ = names.split()
-    name, *_overload = first_name.split(".")
+    name, _, _ = first_name.partition(".")
     build.__doc__ = f"{name} of each element."
-    # For the documentation, with any numbers as arguments: increasing ones, as intervals have their ends in order.
+    # With any numbers as arguments: increasing ones, as intervals have their ends in order.
     sample = layer_of(*(0.25 + number for number in range(len(arguments))))
     lua_classes = dict.fromkeys(layer.name for layer in walk(sample))
     register = operation(names, lua=", ".join(lua_classes))
@@ -341,7 +342,10 @@ def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
 @operation("div.Tensor div.Scalar true_divide.Tensor", lua="nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
 @operation("mul.Tensor mul.Scalar", lua="nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
 def mul(b: Builder, self: Any, other: Any) -> Any:
-    """Multiply, or divide."""
+    """Multiply, or divide.
+
+    A learned weight times a scale stays a pair of both, where it can: see `weight_times`.
+    """
     divide = b.kind != "mul"
     scaled = weight_times(b, self, other, divide)
     if scaled is None and not divide:  # the weight may be the second factor
@@ -400,7 +404,9 @@ def _finite(b: Builder) -> tuple[float, float]:
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
     largest = b.combine("nn.CMaxTable", self, other)
-    difference = b.combine("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
+    # Clipped, as the difference of two infinities would be NaN.
+    finite_largest = largest >> make("nn.HardTanh", *_finite(b))
+    difference = b.combine("nn.CMinTable", self, other) - finite_largest
     return largest + (difference >> make("nn.SoftPlus"))
 
 
@@ -466,10 +472,8 @@ def _scaled_to_at_least_1(b: Builder, dtype: str) -> LuaLayer:
 
 
 def is_nan() -> LuaLayer:
-    """Return layers that map NaN to 1 and the rest to 0: what is not above a threshold, as NaN, is replaced by -2.
-
-    PyTorch's threshold returns NaN for NaN: see `nan_mask`.
-    """
+    """Return layers that map NaN to 1 and the rest to 0, in Lua: PyTorch's threshold is NaN for NaN, see `nan_mask`."""
+    # All magnitudes are above the threshold -1 but NaN, which is replaced by -2.
     replaced = make("nn.ZeroGrad") >> make("nn.Abs") >> make("nn.Threshold", -1, -2)
     return -replaced >> make("nn.HardTanh", 0, 1)
 
@@ -618,9 +622,10 @@ def logical_not(b: Builder, self: Any) -> Any:
 )
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
-    name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
+    operator = b.kind.strip("_").rpartition("_")[2]  # the and of logical_and, bitwise_and and __and__
+    name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[operator]
     mask = b.combine(name, _as_mask(b, self, "self"), _as_mask(b, other, "other"))
-    return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
+    return mask >> make("nn.Abs") if operator == "xor" else mask
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", lua=f"{PARTS}, nn.Sum", note=NOTE)
@@ -881,15 +886,16 @@ def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
 @operation("cdist _cdist_forward", lua="nn.CSubTable; as linalg_vector_norm")
 def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     """Return the distances between the rows of two matrices."""
-    rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
-    columns = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
-    return norm(b, b.combine("nn.CSubTable", rows, columns), ord=p, dim=[-1], keepdim=False)
+    # (…, rows of the first, rows of the second, columns), of which each has one dimension to be broadcast.
+    first = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
+    second = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    return norm(b, b.combine("nn.CSubTable", first, second), ord=p, dim=[-1], keepdim=False)
 
 
 @operation("logsumexp", lua="nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    # Without the largest, exponentials may be infinite; the difference of two infinities would be NaN.
+    # The largest is subtracted, as exponentials may be infinite; clipped, as the difference of two infinities is NaN.
     largest = reduce_over(b, "nn.Max", self, dim, keepdim=True) >> make("nn.HardTanh", *_finite(b))
     total = reduce_over(b, "nn.Sum", (self - largest) >> make("nn.Exp"), dim, keepdim=True)
     return b.reshape(largest + (total >> make("nn.Log")), b.shape)
@@ -1185,7 +1191,8 @@ def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias
 def native_norm(b: Builder, **args: Any) -> Any:
     """Normalize; means and deviations are not returned."""
     kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in b.kind)
-    return OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
+    args["num_groups"] = args.get("group")  # as group_norm names it, and no other has
+    return OPERATIONS[f"aten.{kind}.default"].call(b, args)
 
 
 @operation("group_norm", lua="nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")

@@ -204,8 +204,8 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     if is_parameter(weight) and len(weight.ref.size) == 2:
         return apply_linear(b, input, weight, bias)
     # A computed matrix, or a vector, whose result has no dimension of outputs.
-    product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
-    return product if bias is None else product + bias
+    result = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
+    return result if bias is None else result + bias
 
 
 @operation("matmul mm bmm mv dot vdot", lua="nn.MM, nn.Linear for a parameter")

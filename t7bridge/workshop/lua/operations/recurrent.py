@@ -107,9 +107,11 @@ def _step(b: Builder, kind: str, w_hh: Stored, b_hh: Stored | None, gates: Wire,
         gates: the product with the input of the step.
         states: those after the last step: h, and for an LSTM c.
     """
-    value = b.emit(cell_of(kind, w_hh, b_hh), gates, *states, shape=(gates.shape[0], w_hh.ref.size[1]))
+    hidden = w_hh.ref.size[1]
+    value = b.emit(cell_of(kind, w_hh, b_hh), gates, *states, shape=(gates.shape[0], hidden))
     if kind != "lstm":
         return [value]
+    # A table of h and c, both of this shape.
     return [value >> make("nn.SelectTable", 1), value >> make("nn.SelectTable", 2)]
 
 

@@ -314,7 +314,7 @@ def _narrow_to_end(axis: int, start: Any, end: Any) -> LuaLayer | None:
 )
 def split(b: Builder, self: Any, dim: Axis) -> Any:
     """Cut a dimension into ranges."""
-    ends = accumulate((shape[dim] for shape in b.shape), initial=0)
+    ends = accumulate((shape[dim] for shape in b.shape), initial=0)  # of the shapes of all results
     return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
