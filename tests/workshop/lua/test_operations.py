@@ -169,13 +169,30 @@ def test_conversions_of_elements_are_those_of_pytorch(subtests, tmp_path):
             torch.testing.assert_close(t7bridge.load_module(path)(example), module(example), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_single_images_are_pooled(subtests, tmp_path):
+    """Without a batch, the channels of an image are not the rows of signals."""
+    path = tmp_path / "model.t7"
+    nn = torch.nn
+    cases = [
+        (nn.AdaptiveAvgPool2d((3, 2)), (3, 6, 8)),
+        (nn.AdaptiveMaxPool2d(2), (3, 6, 8)),
+        (nn.AdaptiveAvgPool3d(2), (3, 6, 8, 4)),
+        (nn.AvgPool2d(3, 2, 1), (3, 6, 8)),
+        (nn.MaxPool2d(1, 2), (3, 6, 8)),
+        (nn.AvgPool1d(2), (3, 6)),
+        (nn.MaxPool1d(2), (3, 6)),
+    ]
+    for module, shape in cases:
+        with subtests.test(module=str(module)):
+            x = torch.randn(shape)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(x), module(x))
+
+
 @pytest.mark.parametrize(
     ("module", "x", "message"),
     [
-        (torch.nn.AdaptiveAvgPool2d(2), torch.rand(3, 6, 8), "the input is not a batch"),
-        (torch.nn.AdaptiveAvgPool3d(2), torch.rand(3, 6, 8, 4), "the input is not a batch"),
-        (torch.nn.AvgPool2d(2), torch.rand(3, 6, 8), "the input is not a batch"),
-        (torch.nn.MaxPool2d(1, 2), torch.rand(3, 6, 8), "the input is not a batch"),
         (torch.nn.ConvTranspose2d(3, 2, 1), torch.rand(3, 6, 8), "the input is not a batch"),
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),

@@ -115,6 +115,12 @@ def _layer_of_groups(
     return LuaLayer("nn.Concat", (2,), children=parts)
 
 
+def _require_batch(value: Wire, rank: int) -> None:
+    """Refuse a single signal, image or volume, of `rank` dimensions behind the channels."""
+    if len(value.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
+
+
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     lua="nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, "
@@ -435,7 +441,7 @@ def pool(
 
     Args:
         b: the builder.
-        self: (batch, channels, sizes of a signal, an image or a volume).
+        self: (batch, channels, sizes of a signal, an image or a volume), or without the batch.
         kernel_size: one number, or one for each dimension.
         stride: likewise; none for the kernel's.
         padding: likewise.
@@ -449,22 +455,20 @@ def pool(
         them is allowed.
     """
     rank = _rank_of_pooling(b.kind)
-    if rank < 3:  # Lua's layers take a single volume, too
-        _require_batch(self, rank)
     window = _Window.of(rank, kernel_size, stride or kernel_size, padding, dilation)
     if b.kind.startswith("avg"):
         layer = _averaging_layer(window, ceil_mode, count_include_pad, divisor_override)
-        return apply_to_images(b, layer, self, b.shape)
+        return _pooled(b, layer, self, rank, b.shape)
     layer = _pooling_layer("Max", window, ceil_mode)
     if not b.kind.endswith("indices"):
-        return apply_to_images(b, layer, self, b.shape)
+        return _pooled(b, layer, self, rank, b.shape)
     shape, _ = b.shape  # of the maxima, and of their positions, which is the same
-    maxima = apply_to_images(b, layer, self, shape)
+    maxima = _pooled(b, layer, self, rank, shape)
     if "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
         return maxima
     options = _in_lua_order(window.kernel, window.stride, window.padding, window.dilation)
     layer_of_positions = make("pt.MaxPlaces", *options, ceil_mode)
-    return [maxima, apply_to_images(b, layer_of_positions, self, shape)]
+    return [maxima, _pooled(b, layer_of_positions, self, rank, shape)]
 
 
 def _rank_of_pooling(kind: str) -> int:
@@ -472,10 +476,21 @@ def _rank_of_pooling(kind: str) -> int:
     return int(kind.partition("pool")[2][0])
 
 
-def _require_batch(value: Wire, rank: int) -> None:
-    """Refuse a single signal, image or volume, of `rank` dimensions behind the channels."""
-    if len(value.shape) != rank + 2:
-        raise CannotError("the input is not a batch")
+def _pooled(b: Builder, layer: LuaLayer, value: Wire, rank: int, shape: Any) -> Any:
+    """Apply a pooling layer to a batch, or to a single signal, image or volume, which these layers take, too.
+
+    Args:
+        b: the builder.
+        layer: of images, also for signals, or of volumes.
+        value: the batch, or the single one.
+        rank: the number of dimensions that are pooled: 1 for signals, whose channels are not the height of an image.
+        shape: of the result.
+    """
+    if rank > 1:
+        return b.emit(layer, value, shape=shape)
+    images = b.reshape(value, (*value.shape[:-1], 1, value.shape[-1]))
+    pooled = b.emit(layer, images, shape=(*shape[:-1], 1, shape[-1]))
+    return b.reshape(pooled, shape)
 
 
 def _pooling_layer(name: str, window: _Window, ceil_mode: bool) -> LuaLayer:
@@ -547,19 +562,18 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
     is_max = "max" in b.kind
     rank = _rank_of_pooling(b.kind)
-    _require_batch(self, rank)
     shape = b.shape[0] if is_max else b.shape
+    new_sizes = shape[-rank:]
     if rank == 3:  # nn has no adaptive layer of volumes
-        sizes = make_static(*self.shape[2:])
-        if any(size % count for size, count in zip(sizes, shape[2:])):
+        sizes = make_static(*self.shape[-rank:])
+        if any(size % count for size, count in zip(sizes, new_sizes)):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
-        kernel = _in_lua_order([size // count for size, count in zip(sizes, shape[2:])])
+        kernel = _in_lua_order([size // count for size, count in zip(sizes, new_sizes)])
         stride = kernel
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
     name = "nn.SpatialAdaptiveMaxPooling" if is_max else "nn.SpatialAdaptiveAveragePooling"
-    new_sizes = _per_dimension(rank, shape[2:], for_height=1)
-    layer = make(name, *_in_lua_order(new_sizes))
-    return apply_to_images(b, layer, self, shape)
+    layer = make(name, *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+    return _pooled(b, layer, self, rank, shape)
 
 
 @operation(
