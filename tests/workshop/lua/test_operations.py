@@ -148,6 +148,14 @@ class Converted(torch.nn.Module):
         return x * value * self.weight.to(self.dtypes[-1])
 
 
+class FilledAndConverted(torch.nn.Module):
+    """Multiplies by a number for each example, as whole numbers and as a mask."""
+
+    def forward(self, x):
+        numbers = torch.full((x.shape[0], 1), 2.5)
+        return x * numbers.int() + numbers.bool()
+
+
 class RealWindows(torch.nn.Module):
     """Transforms windows to pairs of real numbers, whose signs it leaves out."""
 
@@ -162,7 +170,7 @@ def test_conversions_of_elements_are_those_of_pytorch(subtests, tmp_path):
     path = tmp_path / "model.t7"
     x = torch.tensor([[0.0, 1.5, -2.25, 3.0], [0.9, -0.9, 4.5, 0.0]])
     cases = [(Converted(*dtypes), x) for dtypes in ((torch.int64, torch.bool), (torch.int32,), (torch.bool,))]
-    cases.append((RealWindows(), torch.randn(2, 24)))
+    cases += [(FilledAndConverted(), x), (RealWindows(), torch.randn(2, 24))]
     for module, example in cases:
         with subtests.test(module=str(module), dtypes=getattr(module, "dtypes", None)):
             t7bridge.save_module(module, path, example_inputs=[example], force=True)

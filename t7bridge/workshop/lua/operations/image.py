@@ -245,6 +245,7 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, window: _Wind
         window: a square one, see `_is_square`, which is not dilated.
     """
     batch, channels, height, width = input.shape
+    # Images that are square in the example have to be so: their size may stay open.
     side = height if decide_equal(height, width) else max(make_static(height, width))
     kernel, _ = window.kernel
     stride, _ = window.stride
@@ -297,28 +298,40 @@ def transposed_convolution(
         groups: the number of groups of channels, each with kernels of its own.
         dilation: one number, or one for each dimension.
     """
-    n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
+    _, _, *kernel = weight.shape
     rank = len(kernel)
     _require_batch(input, rank)
-    is_dilated = any(step != 1 for step in _per_dimension(rank, dilation))
-    # By the layer that takes a computed weight; it takes no volumes.
-    if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
+    window = _Window.of(rank, kernel, stride, padding, dilation)
+    # By the layer of a convolution that takes a computed weight; it takes no volumes.
+    if "layers" in b.allow and rank < 3 and (window.is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
-    if is_dilated:
+    if window.is_dilated:
         raise CannotError("nn has no transposed convolution with dilation")
-    kernel = _per_dimension(rank, kernel, for_height=1)
-    stride = _per_dimension(rank, stride, for_height=1)
-    padding = _per_dimension(rank, padding, for_height=0)
     extra = _per_dimension(rank, output_padding, for_height=0)
-    if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
+    if any(amount >= step for amount, step in zip(extra, window.stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
-    name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
-    n_in_of_group = n_in // groups
-    args = _in_lua_order(kernel, stride, padding, extra)
-    size_of_group = (n_in_of_group, n_out, *kernel)
-    layer = _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in_of_group, n_out, groups))
+    layer = _transposed_layer(weight, bias, window, extra, groups)
     return apply_to_images(b, layer, input, b.shape)
+
+
+def _transposed_layer(weight: Stored, bias: Any, window: _Window, extra: tuple[int, ...], groups: int) -> LuaLayer:
+    """Return a layer of images or volumes with transposed kernels, or one for each group of channels.
+
+    Args:
+        weight: the kernels, (channels in, channels out of a group, sizes of a kernel), a parameter, maybe of signals.
+        bias: a parameter, or `None`.
+        window: how they move, not dilated.
+        extra: the output padding in each dimension of images or volumes.
+        groups: the number of groups of channels.
+    """
+    n_in, n_out = weight.shape[:2]  # of all groups, and of a group
+    n_in_of_group = n_in // groups
+    space = "Spatial" if len(window.kernel) < 3 else "Volumetric"
+    args = _in_lua_order(window.kernel, window.stride, window.padding, extra)
+    size_of_group = (n_in_of_group, n_out, *window.kernel)
+    channels = (n_in_of_group, n_out, groups)
+    return _layer_of_groups(f"nn.{space}FullConvolution", args, weight, bias, size_of_group, channels=channels)
 
 
 def _transposed_by_convolution(

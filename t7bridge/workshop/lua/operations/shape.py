@@ -65,8 +65,11 @@ def same(b: Builder, self: Any) -> Any:
         dtype = str(b.program.state[self.ref.key].dtype).removeprefix("torch.")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
-    if wanted == dtype or not isinstance(self, (Wire, Stored)):
+    if wanted == dtype or not isinstance(self, (Wire, Const, Stored)):
         return self
+    if isinstance(self, Const):  # one that is broadcast to an open shape: others are computed by PyTorch
+        is_rounded = wanted.startswith(("bool", "int", "uint"))
+        return b.constant(self.array().astype(wanted), self.shape) if is_rounded else self
     if wanted == "bool":
         return b.wire(self) >> is_nonzero(b, dtype)
     # Whole numbers and masks are floats in Lua already.
