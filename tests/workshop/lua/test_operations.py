@@ -156,6 +156,31 @@ class FilledAndConverted(torch.nn.Module):
         return x * numbers.int() + numbers.bool()
 
 
+class SamePosition(torch.nn.Module):
+    """Takes, and replaces, the same position as often as there are examples."""
+
+    def __init__(self, put):
+        super().__init__()
+        self.put = put
+
+    def forward(self, x):
+        positions = torch.full((x.shape[0],), -1)
+        rows = x.t()
+        return rows.index_put((positions,), rows[:1] * 2) if self.put else rows[positions] * 2
+
+
+@pytest.mark.slow
+def test_positions_that_are_repeated_for_each_example(subtests, tmp_path):
+    """One constant stands for all of them."""
+    path = tmp_path / "model.t7"
+    for put in (False, True):
+        with subtests.test(put=put):
+            module = SamePosition(put)
+            x = torch.randn(3, 4)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(x), module(x))
+
+
 class RealWindows(torch.nn.Module):
     """Transforms windows to pairs of real numbers, whose signs it leaves out."""
 

@@ -20,6 +20,7 @@ from ..build import (
     OpenRange,
     Stored,
     Wire,
+    broadcast,
     is_parameter,
     lower_triangle,
     number_of,
@@ -593,18 +594,22 @@ def _at_positions(b: Builder, value: Any, axis: int, positions: Any) -> Any:
         CannotError: they are computed, and a layer for that is not allowed.
     """
     if isinstance(positions, Const):
-        return _at_constants(b, value, axis, positions.array())
+        return _at_constants(b, value, axis, positions)
     if isinstance(positions, Wire) and "layers" in b.allow:
         return at_indices(b, value, axis, positions)
     raise CannotError("gathers by positions that depend on the inputs")
 
 
-def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
-    """Return the elements of a dimension at constant positions, an array of any shape, negative ones from the end."""
-    if positions.size and positions.min() < 0:
-        positions = positions % int(value.shape[axis])
-    elements = b.gather_constant(value, positions, axis)
-    return b.reshape(elements, replace_axis(value.shape, axis, *positions.shape))
+def _at_constants(b: Builder, value: Any, axis: int, positions: Const) -> Any:
+    """Return the elements of a dimension at constant positions of any shape, negative ones from the end."""
+    numbers = positions.array()
+    if numbers.size and numbers.min() < 0:
+        numbers = numbers % int(value.shape[axis])
+    elements = b.gather_constant(value, numbers, axis)
+    # The positions may be a few that are broadcast, to an open shape, too: their elements are broadcast instead.
+    missing = (1,) * (len(positions.shape) - numbers.ndim)
+    elements = b.reshape(elements, replace_axis(value.shape, axis, *missing, *numbers.shape))
+    return b.expand(elements, replace_axis(value.shape, axis, *positions.shape))
 
 
 @operation("diagonal_scatter", lua="nn.View, nn.Narrow, nn.JoinTable")
@@ -701,7 +706,8 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[behind:]))
     if all(isinstance(index, Const) for index in indices):
         numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
-        return merged, b.constant(np.ravel_multi_index(numbers, extents))
+        shape = broadcast(*(index.shape for index in indices))
+        return merged, b.constant(np.ravel_multi_index(numbers, extents), shape)
     # i, j, k of dimensions of extents I, J, K: (i * J + j) * K + k.
     numbers = [_from_front(b, index, extent) for index, extent in zip(indices, extents)]
     total = numbers[0]
@@ -713,7 +719,7 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
 def _from_front(b: Builder, index: Any, extent: int) -> Any:
     """Return indices of a dimension with its extent added to negative ones, which count from the end."""
     if isinstance(index, Const):
-        return b.constant(index.array() % extent)
+        return b.constant(index.array() % extent, index.shape)
     is_negative = -b.wire(index) >> is_positive(b, "int64")
     return b.wire(index) + is_negative * extent
 
@@ -744,9 +750,9 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         return _filled_by_mask(b, self, axis, item, number)
     values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
-        item = b.constant(item.array() % int(self.shape[axis]))  # negative ones from the end
+        item = b.constant(item.array() % int(self.shape[axis]), item.shape)  # negative ones from the end
         if not accumulate:
-            positions = item.array().reshape(-1)
+            positions = np.broadcast_to(item.array(), make_static(*item.shape)).reshape(-1)
             values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
             return b.replace_at(self, positions, values, axis)
     is_one_row = len(item.shape) <= 1  # `_scattered` takes no other
