@@ -156,6 +156,28 @@ class FilledAndConverted(torch.nn.Module):
         return x * numbers.int() + numbers.bool()
 
 
+class ComparedWithFractions(torch.nn.Module):
+    """Compares whole numbers with fractions, one of which is a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([0.5]))
+
+    def forward(self, x):
+        masks = [x > 1.5, x < 0.25, x >= -0.5, x <= 0.3, x == 0.5, x != 0.5, (x > 0) > 0.5, x > self.weight]
+        return torch.stack([mask.float() for mask in masks])
+
+
+@pytest.mark.slow
+def test_whole_numbers_are_compared_with_fractions(tmp_path):
+    """Their difference is not a whole number: masks are 0 and 1 all the same."""
+    path = tmp_path / "model.t7"
+    module = ComparedWithFractions()
+    x = torch.tensor([[-2, -1, 0, 1, 2]])
+    t7bridge.save_module(module, path, example_inputs=[x], force=True)
+    assert torch.equal(t7bridge.load_module(path)(x), module(x))
+
+
 class SamePosition(torch.nn.Module):
     """Takes, and replaces, the same position as often as there are examples."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from math import inf, isinf, log, pi, prod, sqrt
+from math import inf, isfinite, isinf, log, pi, prod, sqrt
 from typing import Any
 
 from ....data import np
@@ -535,7 +535,10 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
         # They become the largest finite numbers: the difference of two infinities would be NaN.
         first = _clip_infinities(b, first)
         second = _clip_infinities(b, second)
-    mask = _positive_difference(b, first, second) >> is_positive(b, _compared_type(b))
+    # Whole numbers differ by 1 at least, but not from a fraction, such as 0.5, or from a parameter.
+    has_fractions = any(isinstance(value, Stored) or _is_fraction(value) for value in (first, second))
+    type_of_difference = "float32" if has_fractions else _compared_type(b)
+    mask = _positive_difference(b, first, second) >> is_positive(b, type_of_difference)
     is_turned = b.kind in ("ge", "le", "eq", "ne")  # whose difference is positive where they do not hold
     if is_turned:
         mask = 1 - mask
@@ -546,6 +549,11 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     if b.kind == "ne":  # so far as `eq`, which does not hold for NaN
         mask = 1 - mask
     return b.expand(mask, b.shape)
+
+
+def _is_fraction(value: Any) -> bool:
+    """Return whether a value is a number that is neither whole nor infinite nor NaN."""
+    return isinstance(value, float) and isfinite(value) and not value.is_integer()
 
 
 def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
