@@ -80,11 +80,16 @@ def same(b: Builder, self: Any) -> Any:
         return _rounded_to_0(b.wire(self))
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
+    _remark_precision(b, wanted)
+    return self
+
+
+def _remark_precision(b: Builder, wanted: str) -> None:
+    """Tell the user where floats are not converted to a type, as Lua computes all in that of the whole model."""
     if wanted == "float64" and not b.program.is_double:
         b.remark("float64 parts are computed as float32, as the weights and inputs are float32", warning=True)
     if wanted in ("float16", "bfloat16"):
         b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
-    return self
 
 
 def _rounded_to_0(value: Wire) -> Wire:
