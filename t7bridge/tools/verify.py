@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import tee
 from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
@@ -210,7 +211,7 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        make_comparer = partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits))
+        make_comparer = partial(comparer_class, limits=request.limits, homes=_finder_of_layers(first, request.limits))
         sides.compare(report, make_comparer)
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
@@ -281,7 +282,7 @@ def diff(request: Diff) -> DiffReport:
         make_comparer = partial(
             ValueComparer,
             limits=request.limits,
-            homes=_homes(first, request.limits),  # of the first file as it was read: a difference has its path there
+            homes=_finder_of_layers(first, request.limits),  # of the first file: a difference has its path there
             rtol=request.rtol,
             atol=request.atol,
         )
@@ -292,10 +293,11 @@ def diff(request: Diff) -> DiffReport:
         return report
 
 
-def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
-    """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
+def _finder_of_layers(document: Document, limits: Limits) -> Callable[[], Homes]:
+    """Return a function that finds the layers of a `.t7` with their paths; other files have none.
 
-    The function is called only if there is a difference. A comparer has the path of a difference begin there.
+    It is the argument `homes` of a `Comparer`, by which the path of a difference begins with that of its layer. Layers
+    are searched once, and only if there is a difference.
 
     Args:
         document: the first of the two files: differences have its paths.
@@ -303,10 +305,10 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
     """
 
     @cache
-    def homes() -> Homes:
+    def find_layers() -> Homes:
         return layer_paths(document.value, limits) if document.spec.values == formats.LUA else {}
 
-    return homes
+    return find_layers
 
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
@@ -329,7 +331,7 @@ def _name_layers(report: Comparison, documents: tuple[Document, Document], limit
 
 
 def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
-    """Return a difference with the layer that it is in.
+    """Return a difference with the layer that it is in, if it is in one: `0` for `root.modules[1].weight`.
 
     Args:
         difference: the difference.
@@ -337,7 +339,7 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
     """
     path_or_key = _path_or_key(difference.path)
     path = path_or_key
-    while path and path not in names:  # step by step to what contains it
+    while path and path not in names:  # without its last step, until it is that of a layer
         last_step = max(path.rfind("."), path.rfind("["), 0)
         path = path[:last_step]
     layer, class_name = names.get(path, ("", ""))
@@ -481,9 +483,7 @@ class _TorchComparer:
         return zip(range(len(mine)), mine, theirs)
 
     def _compare_tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
-        """Compare type, shape and flags of tensors, then where they are in their storages, then these.
-
-        After a difference the rest is not compared, except that storages are whatever strides and offsets there are.
+        """Compare type, shape and flags of tensors; if these are equal, strides and offset, and the storages.
 
         Args:
             path: of both.
@@ -600,8 +600,8 @@ class Sides:
         make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
         # The pair of forms with most in common is chosen without elements, so that none is read twice.
         make_for_structure = partial(make, elements=False)
-        _comparer, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
-        comparer = make()
+        _, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
+        comparer = make()  # which compares elements, too
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
         self._add_left_out(report, first, second)
@@ -631,44 +631,37 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both hold the same Lua value by a hash, made only of a large `.t7` without tensors.
-
-        `False` also if no hash is made: see `_structure_of_large`.
-        """
+        """Return whether both files hold the same Lua value by a hash; `False` also where no hash could say so."""
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
         else:
             lua, other = self.second, self.first
-        structure = self._structure_of_large(lua, other)
-        return bool(structure) and structure in self._possible_structures(other)
+        if not self._may_be_equal_by_hash(lua, other):
+            return False
+        structure, _storages = structure_of(lua.content.roots[0])
+        lua.forget()  # its values, so that those of one file at a time take memory; they are read again if needed
+        return structure in self._possible_structures(other)
 
     @staticmethod
-    def _structure_of_large(document: Document, other: Document) -> str:
-        """Return the hash of the structure of a large `.t7`, and release its values.
+    def _may_be_equal_by_hash(lua: Document, other: Document) -> bool:
+        """Return whether a hash of the structure can say that two files are equal, and is worth making.
 
         Args:
-            document: the file.
+            lua: a `.t7`, if one of the files is one.
             other: the other file.
-
-        Returns:
-            An empty text, and the values stay, if the files are to be compared pair by pair: a hash of the structure
-            could not say that they are equal, or the file is small.
         """
-        # Named tensors are never a whole value of Lua, and elements are no part of the hash.
-        if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
-            return ""
-        content = document.content
-        kinds = set(map(type, content.objects))
-        if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
-            return ""
-        if other.spec.values != formats.LUA and not content.has_pt_record:
-            return ""  # it was not made from a Python value, and is compared as one first
-        structure, _storages = structure_of(content.roots[0])
-        document.forget()
-        return structure
+        # Named tensors are never a whole value of Lua.
+        if lua.spec.values != formats.LUA or other.spec.values == formats.NAMED:
+            return False
+        content = lua.content
+        has_elements = not {Tensor, Storage}.isdisjoint(map(type, content.objects))  # which are no part of the hash
+        if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or has_elements:
+            return False
+        # A `.t7` that was not made from a Python value, as the record says, is compared as one first.
+        return other.spec.values == formats.LUA or content.has_pt_record
 
     def _possible_structures(self, document: Document) -> Iterator[str]:
-        """Yield the hashes of the structures that a file's value has in Lua: one for each way to convert it.
+        """Yield the hashes of the structures that a file's value may have in Lua: one for each way to convert it.
 
         The value of a `.t7` has one; a file with several values has none, as no hash is of all of them.
 
@@ -710,7 +703,7 @@ class Sides:
                 yield from self._lua_pairs(self._as_lua)
 
     def _python_pairs(self) -> Pairs:
-        """Yield two `.pt` as they are, and each as `convert` writes it with the other as it is."""
+        """Yield two `.pt` as they are; then either of them as `convert` writes it, with the other one as it is."""
         first = _own_form(self.first)
         second = _own_form(self.second)
         yield first, second
@@ -778,7 +771,8 @@ class Sides:
         conversion = Report(source_format=other.format, target_format="t7")
         # As `convert` does for a `.t7`: modules become state dicts, and their other data go beside these.
         value = plain_value(other, self._attempt(other, mode="auto"), conversion, unnamed_data=WRAPPED)
-        # The record in the `.t7` is no part of its value. It keeps strings of metadata, and None: they are not lost.
+        # Strings of metadata, and None, which a table of Lua cannot hold, are not lost if the `.t7` has a record of the
+        # `.pt`: that keeps them. It is no part of the value.
         has_record = lua.content.has_pt_record
         notes = conversion.notes
         if has_record:
@@ -804,7 +798,8 @@ class Sides:
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        unnamed_data = DROPPED if is_to_python else MERGED  # as `convert` does
+        # As `convert` does with data of a module that are no parameters or buffers.
+        unnamed_data = DROPPED if is_to_python else MERGED
         modes = ("tree", "auto") if has_objects else ("auto",)  # without objects both are the same
         for mode in modes:
             report = Report(source_format=document.format, target_format=target)
@@ -823,10 +818,11 @@ class Sides:
         # Numbers are arrays only if both formats have them as such.
         have_numbers = all(goal.numbers for goal in goals)
         goals = [goal._replace(numbers=have_numbers) for goal in goals]
-        forms_of_second: list[Form] = []
-        rest_of_second = self._named_forms(second, goals)
+        forms_of_second = self._named_forms(second, goals)
         for form in self._named_forms(first, goals):
-            for other in _computed_once(forms_of_second, rest_of_second):
+            # `tee`: each form of the second file is made once, when it is needed for the first time.
+            forms_of_second, others = tee(forms_of_second)
+            for other in others:
                 if first.spec.values == second.spec.values:
                     yield form, other
                 # One file alone holds named tensors. Its strings that are no part of a value, the other cannot have.
@@ -873,15 +869,15 @@ class Sides:
             report: receives notes on what the format does not have.
         """
         named = name_tensors(value, goal, report, metadata, self.limits)
-        # Formats with room for every string of metadata do not have this function.
+        # The names of strings for which the format has no room; one with room for all does not have this function.
         left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
         without_room = () if left_out_by_format is None else left_out_by_format(named)
-        # Nothing is written: the numbers of tensors and storages are not used for notes.
+        # As if the format had been written; the notes do not need the numbers of tensors and storages, here 0.
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        # In groups, "a.b" may be beside "b" in a group "a". The other file is named by itself, so that names
-        # differ if it has no such pair; it lacks a tensor then.
+        # Two may have one such name: "a.b", and "b" in a group "a". Then all have names that differ in any case. So has
+        # the other file, if it has such a pair, too; if not, it lacks a tensor, and all names may differ.
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings
@@ -890,19 +886,6 @@ class Sides:
 def _pointer(steps: Iterable[str]) -> str:
     """Return steps as one text that no other steps have, as a JSON pointer (RFC 6901) escapes them."""
     return "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)
-
-
-def _computed_once(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
-    """Yield forms that are computed once, though they are needed several times.
-
-    Args:
-        forms: those computed before; receives the others.
-        rest: computes the others.
-    """
-    yield from forms
-    for form in rest:
-        forms.append(form)
-        yield form
 
 
 _STRINGS_KEY = "__metadata__"
@@ -936,9 +919,10 @@ def _nans_with_odd_bits(value: Any) -> int:
 
 
 def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str, Tensor]:
-    """Return tensors by name: each is an object of its own, except equal views of one storage if formats have links.
+    """Return copies of tensors by name that are shared as formats can say it.
 
-    A comparison sees one object under two names as shared memory.
+    For a comparison, one object under two names is shared memory. It is one for equal views of a storage, if the
+    formats have links; without them each name has an object of its own.
 
     Args:
         tensors: by name.
@@ -946,14 +930,14 @@ def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str,
     """
     if not has_links:
         return {name: evolve(tensor) for name, tensor in tensors.items()}
-    tensor_of_view: dict[Any, Tensor] = {}
+    copy_of_view: dict[Any, Tensor] = {}
     linked = {}
     for name, tensor in tensors.items():
-        view: Any = name  # an empty tensor is no view of memory
+        view: Any = name  # an empty tensor is no view of memory: it is shared with none
         if tensor.numel:
             place = (tensor.offset, tensor.size, tensor.stride)
             view = (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
-        linked[name] = tensor_of_view.setdefault(view, evolve(tensor))
+        linked[name] = copy_of_view.setdefault(view, evolve(tensor))
     return linked
 
 

@@ -176,7 +176,7 @@ class _ClassLayout:
             if not item.is_present(fields):
                 continue
             value = self._read_item(reader, item, obj.class_name)
-            if self.has_table:
+            if self.has_table:  # which has the field, too
                 self._compare(obj.class_name, item, value, fields.get(item.name))
             elif value is not None:
                 fields[item.name] = value
@@ -198,7 +198,8 @@ class _ClassLayout:
         try:
             value = item.kind.read(reader)
         except FormatError as error:
-            # In a network without its class each value was read as one of its own, and its path begins there.
+            # Only the fields of a network without its class are values of the file itself, so that the path of an
+            # error begins in the field.
             if error.path:
                 error.path = f"root.{item.name}{error.path[len('root') :]}"
             raise
@@ -242,13 +243,13 @@ class _ClassLayout:
         if self.has_table:
             writer.write_object(fields)
         else:
-            self._require_room(fields, obj.class_name, writer.layout.vintage)
+            self._refuse_other_fields(fields, obj.class_name, writer.layout.vintage)
         for item in self.items:
             if item.is_present(fields):
                 item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
 
-    def _require_room(self, fields: Table, class_name: str, release: str) -> None:
-        """Check that the release writes each field of an object, of a class for which it writes no table of them.
+    def _refuse_other_fields(self, fields: Table, class_name: str, release: str) -> None:
+        """Refuse an object with other fields than the release writes, if it writes no table of all.
 
         Args:
             fields: of the object.
@@ -256,7 +257,7 @@ class _ClassLayout:
             release: one of `VINTAGES`, for the error.
 
         Raises:
-            WriteError: there is another field, which would be lost.
+            WriteError: there is such a field, which would be lost.
         """
         written_names = {item.name.encode() for item in self.items if item.is_present(fields)}
         for name in fields.raw_keys:
