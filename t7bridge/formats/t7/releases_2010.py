@@ -85,7 +85,12 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether reading returns what was written: integers are truncated, and `absent` becomes no field."""
+        """Return whether reading returns a value of one of its types as it was written.
+
+        An integer is truncated, `absent` becomes no field, and a truth value written as a number becomes one.
+        """
+        if isinstance(value, bool):
+            return self.method in ("bool", "object")
         return not self.is_integer or (math.isfinite(value) and value == int(value) and value != self.absent)
 
     def as_read(self, value: Value) -> Value:
@@ -279,18 +284,17 @@ class _ClassLayout:
             WriteError: it would not be read as the same value, and no table has that.
         """
         value = fields.get(item.name)
-        has_type = isinstance(value, item.kind.types)
-        # A missing field has the number that stands for no field; so has a value of another type, which the table has.
-        is_absent = value is None or (self.has_table and not has_type)
-        if is_absent and item.kind.absent is not None:
-            return item.kind.absent
-        is_exact = has_type and item.kind.holds(value)
-        # Otherwise a number is truncated, or is that for no field: then the table must have its value. What is not
-        # finite cannot be truncated.
-        is_truncated = has_type and item.kind.is_integer and self.has_table and math.isfinite(value)
-        if not is_exact and not is_truncated:
-            raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
-        return value
+        kind = item.kind
+        has_type = isinstance(value, kind.types)
+        if has_type and kind.holds(value):
+            return value
+        # After a table of all fields, from which a reader takes the field, the value may differ as it did in Lua: false
+        # is no field there, and a number is truncated by C.
+        if kind.absent is not None and (value is None or (self.has_table and value is False)):
+            return kind.absent
+        if has_type and self.has_table and math.isfinite(value):
+            return value
+        raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
 
 
 def _read_table(reader: Any, class_name: str) -> Table:
