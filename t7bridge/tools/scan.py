@@ -262,6 +262,7 @@ def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> No
         head = source.read(0, HEAD_BYTES)
         if identify(head) is not None or has_suffix or is_tar(head):
             raise
+        report.format = ""  # it is none
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -340,8 +341,8 @@ def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanRepor
             _scan_if_model(member, inner_limits, member_report)
         except T7BridgeError as error:
             member_report.error = str(error)
-        is_model = bool(member_report.format or member_report.error)  # neither is set for a file passed over
-        has_model = has_model or is_model
+        is_passed_over = not (member_report.format or member_report.findings or member_report.error)
+        has_model = has_model or not is_passed_over
         _add_findings_of_inner(report, member_report, name)
     report.format = "zip"
     if not has_model:
