@@ -64,6 +64,8 @@ def test_closed_standard_output(tmp_path) -> None:
     done = shell(f"$T describe {ABS} >&-", tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == "t7bridge: error: standard output: is closed"
+    done = shell(f"$T convert {ABS} - --to pt >&-", tmp_path)
+    assert (done.returncode, done.stderr.strip()) == (2, "t7bridge: error: standard output: is closed")
     done = shell(f"$T convert {ABS} x.pt --mode tree >&-", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "x.pt").stat().st_size > 1000

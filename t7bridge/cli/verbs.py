@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 UNREADABLE = 2
 """Exit code of `scan` for a file that could not be read, where nothing was found in others."""
 
+_PIPE_BYTES = 1 << 20
+"""Bytes that are copied to standard output at a time."""
+
 NOT_PROVED = 2
 """Exit code of `prove` where nothing was compared: whoever asks for a proof must not take 0 for one."""
 
@@ -103,17 +106,20 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
     if options.to is None or options.json:
         return failed("standard output requires --to FORMAT, and excludes --json")
+    # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away. Its bytes, as it writes text.
+    stream = getattr(sys.__stdout__ or sys.stdout, "buffer", None)
+    if stream is None:
+        raise T7BridgeError("is closed", file="standard output")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        # A stream is one file: there is no place for a configuration beside it.
         arguments = {**arguments_of(options, "convert"), "target": path}
         if FORMATS[options.to].values == PYTHON:
+            # Beside a stream there is no place for a configuration; other formats have it inside, or none.
             arguments["config"] = False
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
-            # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away.
-            shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
-        sys.stdout.flush()
+            shutil.copyfileobj(file, stream, _PIPE_BYTES)
+        stream.flush()
     return DONE
 
 
