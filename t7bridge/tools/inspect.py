@@ -286,13 +286,13 @@ def _layer_row(block: Block, depth: int) -> LayerRow:
 def _torch_class(block: Block) -> str:
     """Return the PyTorch class of a block with its arguments; `none` if Lua's class has none.
 
-    Empty if the title is Lua's class itself, which has a column of its own.
+    Empty if the title of the block is Lua's class, as of most containers: that has a column of its own.
     """
     if block.mark == "unmapped":
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    if block.mark == "again" or not block.target:  # without arguments among its lines
+    if block.mark == "again" or not block.target:  # its lines have no arguments
         return block.title
     # The first line that is not about the weights has the arguments: `Linear(10, 20)`. The lines of a pickled module
     # have no arguments but its tensors: `Linear(weight 20 × 10)`.
@@ -333,12 +333,12 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
     if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
         value = value[0]
     content = _ContentOutside(skip_tensors)
-    stack = [(Path(None, Step(path), value), 0)]
+    stack = [(Path(None, Step(path), value), 0)]  # each value with its path, and the levels around it
     while stack:
         visit, depth = stack.pop()
-        # Reversed, as the stack returns the last first.
-        for step, part in reversed(content.add(visit, depth)):
-            stack.append((Path(visit, Step(step), part), depth + 1))
+        entries_with_lines = content.add(visit, depth)
+        for step, entry in reversed(entries_with_lines):  # as the stack returns the last first
+            stack.append((Path(visit, Step(step), entry), depth + 1))
     return content.lines, content.hidden
 
 
@@ -366,23 +366,26 @@ class _ContentOutside:
             depth: levels around it.
         """
         value = visit.value
+        is_root = depth == 0
         if _is_model(value) or (self._skip_tensors and isinstance(value, (Tensor, Storage))):
             return []
         inside = self._new_entries(value)
-        entries_with_lines: list[tuple[str, Value]] = []
-        if inside and _has_lines_of_entries(value, inside, depth):
-            is_root = depth == 0
-            if self._skip_tensors and not is_root and _is_in_layers(inside):
-                return []  # nothing of it is outside of the models
-            entries_with_lines = inside[:_MOST_OPENED]
-            self.hidden += max(_entry_count(value) - _MOST_OPENED, 0)
-            if is_root:  # of the root the entries alone
-                return entries_with_lines
+        if not inside or not _has_lines_of_entries(value, inside, depth):
+            self._add_line(visit, inside)
+            return []
+        if self._skip_tensors and not is_root and _is_in_layers(inside):
+            return []  # nothing of it is outside of the models
+        if not is_root:  # of the root the entries alone
+            self._add_line(visit, inside)
+        self.hidden += max(_entry_count(value) - _MOST_OPENED, 0)
+        return inside[:_MOST_OPENED]
+
+    def _add_line(self, visit: Path, inside: list[tuple[str, Value]]) -> None:
+        """Add the line of a value, with its first entries `inside`; after `MOST_OTHERS` lines it counts as hidden."""
         if len(self.lines) < MOST_OTHERS:
-            self.lines.append((visit.text(), _described(value, inside)))
+            self.lines.append((visit.text(), _described(visit.value, inside)))
         else:
             self.hidden += 1
-        return entries_with_lines
 
     def _new_entries(self, value: Value) -> list[tuple[str, Value]]:
         """Return the first entries of a value, by steps; none of a tensor, and of any value at its first place only."""
