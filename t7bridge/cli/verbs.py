@@ -14,6 +14,7 @@ from attrs import asdict, evolve
 import t7bridge
 
 from ..conversion.options import options_of
+from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..formats import FORMATS, PYTHON
 from ..text import counted, listed, printable
@@ -252,8 +253,8 @@ def match(options: argparse.Namespace) -> int:
         lines = result.listed_pairs()
     elif is_usable:
         lines = _written(options, result, proof)
-    ok = is_usable and (proof is None or not proof.exit_code)
-    code = _print(options, result.as_dict, lines, result.report.notes, ok=ok)
+    is_refuted = proof is not None and bool(proof.exit_code)
+    code = _print(options, result.as_dict, lines, result.report.notes, ok=is_usable and not is_refuted)
     if not (result.complete or options.json):
         level = "note" if is_usable else "error"
         print(f"t7bridge: {level}: {result.problems(partial=options.partial and is_usable)}", file=sys.stderr)
@@ -319,9 +320,10 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
-    best, models = _ranked(options, result)
+    candidates = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
-    best.models = models
+    best = candidates[0].match
+    best.models = [candidate.model for candidate in candidates]
     best.asked = result.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
     lines = [best.sentence()]
@@ -348,37 +350,56 @@ def _module_folder(path: str) -> str:
     return stem if suffix else f"{path}-module"
 
 
-def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
-    """Run the first models of libraries that have the same layers, until one computes the same.
+@define(eq=False)
+class _Candidate:
+    """A model of a library that has the same layers.
+
+    Attributes:
+        model: the model, with a verdict if it was run.
+        match: that of the source with it.
+        rank: less for a better one: whether a layer has the weights of another, then the number of differences.
+    """
+
+    model: KnownModel
+    match: Match
+    rank: tuple[bool, int]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it was run and computes the same."""
+        return self.rank == (False, 0)
+
+    def run(self, options: argparse.Namespace) -> None:
+        """Run both models, and set verdict and rank if that is possible."""
+        proof = _run(options, self.match)
+        if proof is not None and not proof.problem:
+            self.model = evolve(self.model, verdict="not proven" if proof.exit_code else "proven")
+            self.rank = proof.misplaced, len(proof.differences)
+
+
+def _ranked(options: argparse.Namespace, result: Match) -> list[_Candidate]:
+    """Return the models of libraries that have the same layers, the best first; equal ones stay in their order.
+
+    The first of them are run, until one computes the same.
 
     Args:
         options: of `match`.
         result: its result, with these models and a match for each, in `candidates`; there is at least one.
-
-    Returns:
-        The match of the best, and the models: the proven one first, then those with fewer differences.
     """
-    # Ranks are ordered, the best first: whether a layer has the weights of another, then the number of differences.
-    proven = (False, 0)
-    not_run = (True, len(result.models))  # behind all in which no layer has those of another
-    rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
-    is_decided = False
-    for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
-        rank = not_run
-        if place < _MOST_RUN and candidate.complete and not is_decided:
-            proof = _run(options, candidate)
-            if proof is not None and not proof.problem:
-                model = evolve(model, verdict="not proven" if proof.exit_code else "proven")
-                rank = proof.misplaced, len(proof.differences)
-        rows.append((rank, model, candidate))
-        is_decided = is_decided or rank == proven
-    rows.sort(key=lambda row: row[0])  # equal ones stay in their order
-    _, _, best_match = rows[0]
-    return best_match, [model for _, model, _ in rows]
+    rank_if_not_run = (True, len(result.models))  # behind all in which no layer has the weights of another
+    candidates = [_Candidate(model, match, rank_if_not_run) for model, match in zip(result.models, result.candidates)]
+    for candidate in candidates[:_MOST_RUN]:
+        if candidate.match.complete:
+            candidate.run(options)
+        if candidate.is_decided:
+            break
+    return sorted(candidates, key=lambda candidate: candidate.rank)
 
 
 def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     """Run both models on the same inputs if that is asked for, or TARGET or SRC is a factory, and note the result.
+
+    If a proof is asked for and there is only one model, a Lua module, it is compared with what Lua recorded in it.
 
     Returns:
         The proof; `None` if they were not run.
@@ -391,17 +412,16 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
         return None
     factories = [str(side.factory) for side in sides if side.factory is not None]
     is_requested = options.prove or (bool(factories) and not options.no_run)
-    # A Lua module runs against another, or else against what a factory makes.
     are_both_lua = len(lua_modules) == 2
     factory = None
-    if not are_both_lua:
+    if not are_both_lua:  # it runs against what a factory makes, if there is one
         factory = options.factory or next(iter(factories), None)
     if is_requested and (are_both_lua or factory):
         module, other = result.lua_model_and_other(options.partial)
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
         return proof
-    if options.prove:  # there is only what Lua recorded in the module to compare it with
+    if options.prove:
         (lua_module,) = lua_modules
         result.report.notes.append(try_proof(lua_module, limits=options.limits).note())
     return None

@@ -78,8 +78,8 @@ class Alike:
             form = View.like(item, self._stream, self._sign)
         count_before = len(values)
         if form is not None:
-            # An entry adds two objects at most, a tensor with its storage. So the limit is not exceeded here: the object
-            # reader raises that error.
+            # An entry adds two objects at most, a tensor with its storage. So the limit is never exceeded here: the
+            # object reader raises that error.
             allowed = (self._most_objects - len(self._objects)) // 2
             self._read(form, keys, values, min(count - count_before, allowed))
         if len(values) - count_before >= _LEAST_SUCCESS:
