@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    # What these verbs print may be lost: their result is a file.
     writes_files = bool(arguments) and ALIASES.get(arguments[0], arguments[0]) in _WRITERS
     with standard_streams(optional=writes_files), _signals(), _warnings():
         return _guarded(arguments)

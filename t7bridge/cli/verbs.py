@@ -330,8 +330,8 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
     for model in best.models[1:]:
         lines.append(f"also {model}")
     has_warning = any(note.level == "warning" for note in notes)
-    ok = best.complete and not has_warning
-    return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
+    hint = _next_command(options, best)
+    return _print(options, best.as_dict, lines, notes, hint=hint, ok=best.complete and not has_warning)
 
 
 def _module_command(options: argparse.Namespace) -> str:

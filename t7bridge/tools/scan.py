@@ -183,7 +183,7 @@ def scan(request: Scan) -> ScanReport:
     """
     if os.path.isdir(request.source):
         return _scan_folder(os.fspath(request.source), request.limits)
-    if folder_of(os.fspath(request.source)):
+    if folder_of(os.fspath(request.source)):  # the `data.pkl` of an unpacked archive
         report = ScanReport(os.fspath(request.source))
         _scan_unpacked(report.file, request.limits, report)
         return report
@@ -402,7 +402,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
     try:
         judge_array(origin, source, start, size)
     finally:  # also if it is damaged: a loader would have called the names before the damage
-        _add_refused_by_loader(origin.unsafe_names, origin.refused_uses, report)
+        _add_refused_by_loader(names=origin.unsafe_names, uses=origin.refused_uses, report=report)
 
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:
@@ -423,7 +423,7 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
     try:
         _judge_content(reader, limits, report)
     finally:  # also if it is damaged: a loader would have called the names before the damage
-        _add_refused_by_loader(reader.judged, reader.uses, report)
+        _add_refused_by_loader(names=reader.judged, uses=reader.uses, report=report)
         if reader.kind in _REFUSED_LAYOUTS:
             report.findings.append(Finding(REFUSED, _REFUSED_LAYOUTS[reader.kind]))
         for note in reader.notes:

@@ -99,7 +99,7 @@ def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -
 
     Raises:
         ModelError: there is `wanted`, and there is not one model, or it does not accept such an input.
-        UnsupportedError: there is `wanted`, and PyTorch is not installed.
+        UnsupportedError: there is `wanted`, the rules leave a shape open, and PyTorch is not installed.
     """
     if wanted:
         if len(models) != 1:
@@ -111,9 +111,11 @@ def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -
         model = models[0]
         return _for_input(model.module, model.path, wanted, model.blocks, limits)
     inferred = [infer(model.blocks) for model in models]
-    if len(inferred) == 1:
-        return inferred[0]
-    # The shapes of several models are in their blocks; only the origins are told.
+    return inferred[0] if len(inferred) == 1 else _origins_of_several(inferred)
+
+
+def _origins_of_several(inferred: list[Shapes]) -> Shapes:
+    """Return the origins of the shapes of several models, or of none; the shapes themselves are in their blocks."""
     sources = set()
     for shapes in inferred:
         if shapes.is_guess:  # without the input, which differs from model to model

@@ -876,8 +876,8 @@ class Sides:
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        # Two may have one such name: "a.b", and "b" in a group "a". Then all have names that differ in any case. So has
-        # the other file, if it has such a pair, too; if not, it lacks a tensor, and all names may differ.
+        # Two names may be one when they are joined: "a.b", and "b" in a group "a". Then all are JSON pointers, in which
+        # no two are one. If the other file has no such pair, its names are others then: but it lacks a tensor anyway.
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings

@@ -373,8 +373,16 @@ def _repetition(block: Block, run: Fold) -> Block:
     second = run.repetition(1)
     members = [block.inside[number] for number in first]
     parameters = run.count * sum(member.parameters for member in members)
-    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=members[-1].shape)
-    inner.inside = [_copy(member) for member in members]
+    inner = Block(
+        name="",
+        title="",
+        kind=block.kind,
+        mark="repeat",
+        parameters=parameters,
+        repeat=run.count,
+        shape=members[-1].shape,
+        inside=[_copy(member) for member in members],
+    )
     ends: dict[int, int] = {}
     """The place in the new block of the end that names a node of the container, by the number of the node."""
     for flow in block.flows:
@@ -387,7 +395,7 @@ def _repetition(block: Block, run: Fold) -> Block:
                 name = _name_of(block.inside[flow.start])
                 text = f"last {name}" if flow.start in first else name
                 ends[flow.start] = len(inner.inside)
-                inner.inside.append(Block("", "", "end", lines=[text]))
+                inner.inside.append(Block(name="", title="", kind="end", lines=[text]))
             inner.flows.append(Flow(ends[flow.start], flow.end - second.start, flow.label))
     return inner
 
@@ -500,18 +508,28 @@ def _visible_blocks(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, F
         length = len(run.blocks) if run else 1
         visible_numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
+    return visible, _flows_between_visible(block.flows, visible_numbers)
+
+
+def _flows_between_visible(flows: list[Flow], visible_numbers: list[int]) -> list[Flow]:
+    """Return the flows between the visible blocks of a container, one from each to each other.
+
+    Args:
+        flows: those between all of its blocks.
+        visible_numbers: for each of its blocks, the number of the visible one that stands for it.
+    """
     labels: dict[tuple[int, int], set[str]] = {}
-    for flow in block.flows:
+    for flow in flows:
         start = visible_numbers[flow.start]
         end = visible_numbers[flow.end]
         if start != end:  # else it is inside a run
             labels.setdefault((start, end), set()).add(flow.label)
-    flows = []
+    visible_flows = []
     for (start, end), texts in labels.items():
         # Several flows that become one arrow have no label, unless all have the same.
         label = texts.pop() if len(texts) == 1 else ""
-        flows.append(Flow(start, end, label))
-    return visible, flows
+        visible_flows.append(Flow(start, end, label))
+    return visible_flows
 
 
 def skips_of(blocks: list[Block]) -> list[str]:

@@ -272,7 +272,8 @@ def _refuse_unexplained(values: _Values) -> None:
         is_refused = source.size - explained_bytes > explained_bytes  # more than half of the file
     else:
         explained_bytes = values.ends[-1]
-        is_refused = bool(values.reason) and _explain_little(values)
+        has_unreadable_rest = bool(values.reason)
+        is_refused = has_unreadable_rest and _explain_little(values)
     if is_refused:
         raise CorruptError(
             f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",

@@ -530,17 +530,17 @@ class ObjectReader:
                 raise self._limits.exceeded("depth", "values are nested too deep")
             path.append(value)
             counts.append(count)
-            tag = self._fill(value, count) if count else None
+            inner_tag = self._fill(value, count) if count else None
             # Objects that are complete are put into those around them, up to one with an object still to be read.
-            while tag is None:
+            while inner_tag is None:
                 value = path.pop()
                 counts.pop()
                 if not counts:
                     return value
                 is_complete = self._put(path[-1], counts[-1], value)
                 if not is_complete:
-                    tag = self._fill(path[-1], counts[-1])
-            next_tag = tag
+                    inner_tag = self._fill(path[-1], counts[-1])
+            next_tag = inner_tag
 
     def _scalar(self) -> list[Value]:
         """Read a scalar, returned as the one item of a list; an empty list if an object follows, which is not read."""
@@ -552,8 +552,8 @@ class ObjectReader:
     def _open(self, tag: int) -> tuple[Value, int]:
         """Read the start of an object whose tag was read; return it, and how many values inside it are to be read.
 
-        Keys are not counted: of a table and a tds.Hash it is the number of entries. None, 0, are to be read of a
-        reference to an object that was read before.
+        Keys are not counted: of a table and a tds.Hash it is the number of entries. It is 0 for a reference to an
+        object that was read before.
 
         Args:
             tag: the type tag, which was read.
@@ -690,7 +690,7 @@ class ObjectReader:
 
         The start of a tensor and of an object with a table of fields is the class: `_fill` reads what follows. Of a tds
         collection it has the number of entries, too. A storage, and an object whose class has a layout of its own, is
-        read as a whole: then none, 0, are to be read.
+        read as a whole: then it is 0.
 
         Args:
             number: of the object in the file, under which it is kept for later references.
@@ -748,7 +748,7 @@ class ObjectReader:
     def _open_object(self, number: int, version: int | None, name: str) -> tuple[TorchObject, int]:
         """Return an object of any other class, and how many values inside it are to be read: its table of fields, 1.
 
-        If the class has a layout of its own, the object is read here as a whole: then none, 0, are to be read.
+        If the class has a layout of its own, the object is read here as a whole: then it is 0.
 
         Args:
             number: of the object.
@@ -900,7 +900,7 @@ class ObjectReader:
             keys.append(item)
             return
         values.append(item)
-        # In a run, objects are numbered from 1 on.
+        # `Alike` expects objects that are numbered from 1 on.
         if count - len(values) < _WORTH_CHECKING or not self._may_have_runs or self.numbers is not None:
             return
         if self._alike is None:

@@ -327,6 +327,7 @@ class View:
         start = at + self._row.size  # of the elements
         if start > len(window):
             return None
+        # The longs are sizes, strides and offset of the tensor.
         tensor_head, *longs, storage_tag, storage_number, storage_head, count = self._row.unpack_from(window, at)
         # A storage that was written before has another number.
         if (tensor_head, storage_tag, storage_head) != self._same_bytes or storage_number != number + 1 or count < 0:
