@@ -254,8 +254,7 @@ def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> No
     try:
         _scan_source(source, limits, report)
     except UnknownFormatError:
-        is_other_json = report.file.endswith(".json")  # the suffix of indices is that of many other files
-        if has_suffix and not is_other_json:
+        if has_suffix:
             raise
     except T7BridgeError:
         # Any file may begin as a `.t7` does, which has no signature: text that was tried as one is damaged.

@@ -203,8 +203,8 @@ class _ClassLayout:
         try:
             value = item.kind.read(reader)
         except FormatError as error:
-            # Only the fields of a network without its class are values of the file itself, so that the path of an
-            # error begins in the field.
+            # An error has a path only in a network without its class: each field was read as a value of the file, from
+            # `root` on. Elsewhere the reader of the object around it adds the path.
             if error.path:
                 error.path = f"root.{item.name}{error.path[len('root') :]}"
             raise
@@ -434,9 +434,10 @@ def _vintage_layouts(reader: Any, start: int, layouts: list[T7Layout], has_value
         reader: as of `read_again`.
         start: start of the file.
         layouts: possible encodings of the file.
-        has_value: whether today's form has a first value.
+        has_value: whether a first value was read in today's form.
     """
-    # Without a value, the objects are those of the one layout that failed; if several did, it may be a wrong one.
+    # The reader has the objects of the value, or those read before the failure: if several layouts failed, perhaps of
+    # a wrong one, so that they tell nothing.
     objects = list(reader.objects) if has_value or len(layouts) == 1 else None
     releases = _possible_releases(reader, start, objects)
     combinations = product(releases, layouts, _possible_headless(objects))
