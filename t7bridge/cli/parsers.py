@@ -93,6 +93,14 @@ def _examples(request: Any, count: int) -> str | None:
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
 
+def _operands_and_common(request: type) -> list[Option]:
+    """Return the operands of a verb, and the options in `COMMON` of its class; without `COMMON` all options."""
+    options = options_of(request)
+    common = getattr(request, "COMMON", tuple(options))
+    operands = [item for item in options.values() if item.is_operand]
+    return operands + [options[name] for name in common if not options[name].is_operand]
+
+
 def _short_help(verb: str) -> str:
     """Return the help of a verb with its operands, the options in `COMMON` of its class, and two examples.
 
@@ -100,9 +108,7 @@ def _short_help(verb: str) -> str:
     """
     request = class_of(verb)
     options = options_of(request)
-    common = getattr(request, "COMMON", tuple(options))
-    shown = [item for item in options.values() if item.is_operand]
-    shown += [options[name] for name in common if not options[name].is_operand]
+    shown = _operands_and_common(request)
     parser = _Parser(
         f"t7bridge {verb}",
         add_help=False,

@@ -14,6 +14,7 @@ from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
 from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
+from ..formats.table import Document
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -100,23 +101,28 @@ def inspect(request: Inspect) -> Summary:
         about_file(document.path),
     ):
         document.warn()
-        roots = document.roots
-        result = Summary(os.path.basename(os.path.normpath(document.path)))
-        result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0]  # a path is one in the first value, as for Lua's `torch.load`
-        if request.at is not None:
-            value = Path.parse(request.at).get(value)
-        result.header.update(_number_facts(roots))
-        models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
-        if request.input_shape and not blocks:
-            raise ModelError("shapes are computed by running one model", found="no layers")
-        if blocks:
-            _add_layers(result, models, blocks, request)
-        if request.statistics:
-            result.tensors = _statistics(blocks, value)
-        content = value if request.at is not None else roots
-        result.others, result.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
-    return result
+        return _summary_of(document, request)
+
+
+def _summary_of(document: Document, request: Inspect) -> Summary:
+    """Return the summary of an open file, or of what is at a path in its first value."""
+    roots = document.roots
+    summary = Summary(os.path.basename(os.path.normpath(document.path)))
+    summary.header = {"file": summary.file, **_format_facts(document)}
+    value = roots[0]  # a path is one in the first value, as for Lua's `torch.load`
+    if request.at is not None:
+        value = Path.parse(request.at).get(value)
+    summary.header.update(_number_facts(roots))
+    models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
+    if request.input_shape and not blocks:
+        raise ModelError("shapes are computed by running one model", found="no layers")
+    if blocks:
+        _add_layers(summary, models, blocks, request)
+    if request.statistics:
+        summary.tensors = _statistics(blocks, value)
+    content = value if request.at is not None else roots
+    summary.others, summary.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
+    return summary
 
 
 def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], request: Inspect) -> None:
@@ -140,7 +146,7 @@ def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], 
     result.layers = _layer_rows(blocks)
 
 
-def _format_facts(document: Any) -> dict[str, Any]:
+def _format_facts(document: Document) -> dict[str, Any]:
     """Return format, encoding and size of a file as the header states them."""
     facts: dict[str, Any] = {"format": document.title}
     layout = document.layout

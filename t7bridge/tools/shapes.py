@@ -553,11 +553,15 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
         return (batch, channels, _FRAMES, image_side, image_side)
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
-    # Layers of sequences: a guess for each length.
-    has_length = number < len(_SEQUENCE_LENGTHS)
     if name == "Conv1d" and rule is temporal:
-        return (batch, _SEQUENCE_LENGTHS[number], channels) if has_length else None
-    if name == "Embedding" and has_length:
-        return (batch, _SEQUENCE_LENGTHS[number])
-    is_token = name == "Embedding" and number == len(_SEQUENCE_LENGTHS)  # at last one token for each example
-    return (batch,) if is_token or rule is one_hot else None
+        sequence = _guessed_sequence(batch, number)
+        return None if sequence is None else (*sequence, channels)
+    if name == "Embedding":
+        is_one_token = number == len(_SEQUENCE_LENGTHS)  # for each example, after all sequences
+        return (batch,) if is_one_token else _guessed_sequence(batch, number)
+    return (batch,) if rule is one_hot else None
+
+
+def _guessed_sequence(batch: int, number: int) -> Shape | None:
+    """Return the sizes of a batch of sequences for the `number`-th guess of their length; `None` if there are fewer."""
+    return (batch, _SEQUENCE_LENGTHS[number]) if number < len(_SEQUENCE_LENGTHS) else None

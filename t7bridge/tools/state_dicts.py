@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
@@ -150,12 +150,7 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     if isinstance(state, Tensor):
         raise ModelError("is a tensor, not a state dict", hint="Name what holds it.")
     flat = flatten(state, limits)
-    tensors: OrderedDict[str, Tensor] = OrderedDict()
-    for name, tensor in flat.tensors.items():
-        key = ".".join(name)
-        if key in tensors:  # a key with a dot, and keys of a dict inside: `a.b`, and `b` in `a`
-            raise ModelError(f"two tensors have the key {printable(key)}", hint="Name what holds one of them.")
-        tensors[key] = tensor
+    tensors = _with_joined_names(flat.tensors)
     if not tensors:
         raise ModelError("holds no tensors")
     others = [".".join(name) for name, _ in flat.scalars]
@@ -167,6 +162,21 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     if metadata is not None:
         tensors._metadata = metadata  # type: ignore[attr-defined]
     return tensors
+
+
+def _with_joined_names(tensors: Mapping[tuple[str, ...], Tensor]) -> OrderedDict[str, Tensor]:
+    """Return tensors by their keys, which are the steps of their names, joined with dots.
+
+    Raises:
+        ModelError: two get one key.
+    """
+    by_key: OrderedDict[str, Tensor] = OrderedDict()
+    for name, tensor in tensors.items():
+        key = ".".join(name)
+        if key in by_key:  # a key with a dot, and keys of a dict inside: `a.b`, and `b` in `a`
+            raise ModelError(f"two tensors have the key {printable(key)}", hint="Name what holds one of them.")
+        by_key[key] = tensor
+    return by_key
 
 
 def _in_torch(

@@ -365,8 +365,6 @@ _LONGEST_NAME = 1000
 def _compare_with_other_reader(document: Document, report: VerifyReport) -> list[str]:
     """Let PyTorch read a `.pt`, or torchfile a `.t7`, and add the differences to a report.
 
-    torchfile reads one value, and no bytes after it.
-
     Args:
         document: the file, as t7bridge reads it.
         report: receives the differences, each with the path of the file.
@@ -377,22 +375,36 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     messages: list[str] | None = None
     reader = ""
     if document.format == "pt":
-        value = document.value  # before `judged`, the names in the pickle, which are met while it is read
-        has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
-        # PyTorch refuses pickles that are not checkpoints. It refuses long names, too, but takes seconds to make a
-        # message of them.
-        if document.layout != "pickle" and not has_long_names:
-            reader = "torch"
-            messages = differences_from_torch(document.path, value)
-    elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
-        from ..formats import torchfile
-
+        reader = "torch"
+        messages = _differences_from_torch_if_fast(document)
+    elif document.spec.values == formats.LUA:
         reader = "torchfile"
-        messages = torchfile.differences(document.path, document.value, document.layout)
+        messages = _differences_from_torchfile(document)
     if messages is None:
         return []
     report.differences += [Difference(document.path, message) for message in messages]
     return [reader]
+
+
+def _differences_from_torchfile(document: Document) -> list[str] | None:
+    """Return the differences of a `.t7` as torchfile reads it; `None` if it cannot, or is not installed."""
+    # It reads one value, and no bytes after it.
+    if len(document.roots) != 1 or document.content.trailing:
+        return None
+    from ..formats import torchfile
+
+    return torchfile.differences(document.path, document.value, document.layout)
+
+
+def _differences_from_torch_if_fast(document: Document) -> list[str] | None:
+    """Return the differences of a `.pt` as PyTorch reads it; `None` if it refuses the file, or would take long to."""
+    value = document.value  # before `judged`, the names in the pickle, which are met while it is read
+    has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
+    # PyTorch refuses pickles that are not checkpoints. It refuses long names, too, but takes seconds to make a message
+    # of them.
+    if document.layout == "pickle" or has_long_names:
+        return None
+    return differences_from_torch(document.path, value)
 
 
 def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:

@@ -105,7 +105,7 @@ def _runs_in_container(block: Block, appearances: list[int]) -> list[Fold]:
 
 @define(eq=False)
 class _RunSearch:
-    """The search for runs in a container: sequences of blocks, a period, that are repeated one after another.
+    """The search for runs in a container: for each a sequence of blocks, its period, is repeated one after another.
 
     Attributes:
         appearances: a number for each block, the same for blocks that look alike.
@@ -369,9 +369,7 @@ def _repetition(block: Block, run: Fold) -> Block:
         block: the container.
         run: in it, of several blocks.
     """
-    first = run.repetition(0)
-    second = run.repetition(1)
-    members = [block.inside[number] for number in first]
+    members = [block.inside[number] for number in run.repetition(0)]
     parameters = run.count * sum(member.parameters for member in members)
     inner = Block(
         name="",
@@ -383,8 +381,22 @@ def _repetition(block: Block, run: Fold) -> Block:
         shape=members[-1].shape,
         inside=[_copy(member) for member in members],
     )
+    _add_flows_of_repetition(inner, block, run)
+    return inner
+
+
+def _add_flows_of_repetition(inner: Block, block: Block, run: Fold) -> None:
+    """Add to a block with a repetition of a run the flows that each repetition has, and the ends that they come from.
+
+    Args:
+        inner: has the members of the first repetition inside; receives the flows and, behind the members, the ends.
+        block: the container of the run.
+        run: in it.
+    """
+    first = run.repetition(0)
+    second = run.repetition(1)
     ends: dict[int, int] = {}
-    """The place in the new block of the end that names a node of the container, by the number of the node."""
+    """The place in `inner` of the end that names a node of the container, by the number of the node."""
     for flow in block.flows:
         if flow.start in first and flow.end in first:
             inner.flows.append(Flow(flow.start - first.start, flow.end - first.start, flow.label))
@@ -397,7 +409,6 @@ def _repetition(block: Block, run: Fold) -> Block:
                 ends[flow.start] = len(inner.inside)
                 inner.inside.append(Block(name="", title="", kind="end", lines=[text]))
             inner.flows.append(Flow(ends[flow.start], flow.end - second.start, flow.label))
-    return inner
 
 
 def _name_of(block: Block) -> str:

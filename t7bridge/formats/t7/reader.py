@@ -259,7 +259,7 @@ class T7Reader:
                         return value
                 # The next attempt begins with the objects before this value again.
                 self._object_reader.withdraw(count_before)
-            raise self._error_of_furthest(failures, start, reader_before)
+            raise self._settled_on_furthest(failures, start, reader_before)
         finally:
             failures.clear()  # errors refer to this frame: break the reference cycle
 
@@ -279,10 +279,10 @@ class T7Reader:
             self._layouts = [layout]  # as what followed the long was valid, the layout is right
         return True
 
-    def _error_of_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
-        """Return the error of the layout that came furthest: it is the file's, and the others failed as they are wrong.
+    def _settled_on_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
+        """Settle on the layout that came furthest, as the others failed because they are wrong; return its error.
 
-        At the first value of the file, this reader stays with that layout; later it is as before the value.
+        At the first value of the file, this reader stays with that layout; at a later one it is as before the value.
 
         Args:
             failures: those of all possible layouts that failed, the most likely first.
@@ -918,6 +918,18 @@ class ObjectReader:
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:
         """Read a tensor up to its storage; return the storage's tag, `None` if it has none."""
+        self._read_view(tensor)
+        if self.stream.layout.vintage == tags.TORCH5:
+            self._read_ownership()
+        tag = self.stream.read_int("a type tag")
+        if tag != tags.NIL:
+            return tag
+        # As for any storage it is checked that the tensor lies inside: it must be empty.
+        self._set_storage(tensor, storage=None)
+        return None
+
+    def _read_view(self, tensor: Tensor) -> None:
+        """Read the sizes, the strides and the offset of a tensor."""
         stream = self.stream
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
@@ -932,14 +944,6 @@ class ObjectReader:
         tensor.size = numbers[:dimensions]
         tensor.stride = numbers[dimensions:]
         tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
-        if stream.layout.vintage == tags.TORCH5:
-            self._read_ownership()
-        tag = stream.read_int("a type tag")
-        if tag != tags.NIL:
-            return tag
-        # As for any storage it is checked that the tensor lies inside: it must be empty.
-        self._set_storage(tensor, storage=None)
-        return None
 
     def _read_ownership(self) -> None:
         """Read whether the tensor that was opened last owns its storage, a field of Torch5; note it if not."""

@@ -41,7 +41,7 @@ def _keys_and_values(value: Value) -> tuple[list[Value] | None, list[Value]]:
 
 @define(eq=False)
 class _Unfinished:
-    """An object that is being written: its start is, of the keys and values inside it some are.
+    """An object that is being written: its start is written, and some of the keys and values inside it.
 
     Attributes:
         value: the object.
