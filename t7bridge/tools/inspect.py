@@ -105,14 +105,13 @@ def inspect(request: Inspect) -> Summary:
 
 
 def _summary_of(document: Document, request: Inspect) -> Summary:
-    """Return the summary of an open file, or of what is at a path in its first value."""
-    roots = document.roots
+    """Return the summary of an open file, or of what is at a path in it."""
     summary = Summary(os.path.basename(os.path.normpath(document.path)))
     summary.header = {"file": summary.file, **_format_facts(document)}
-    value = roots[0]  # a path is one in the first value, as for Lua's `torch.load`
+    value = document.value  # the list of all, if there are several
     if request.at is not None:
         value = Path.parse(request.at).get(value)
-    summary.header.update(_number_facts(roots))
+    summary.header.update(_number_facts(document.roots))
     models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
     if request.input_shape and not blocks:
         raise ModelError("shapes are computed by running one model", found="no layers")
@@ -120,7 +119,7 @@ def _summary_of(document: Document, request: Inspect) -> Summary:
         _add_layers(summary, models, blocks, request)
     if request.statistics:
         summary.tensors = _statistics(blocks, value)
-    content = value if request.at is not None else roots
+    content = value if request.at is not None else document.roots
     summary.others, summary.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
     return summary
 
