@@ -119,8 +119,7 @@ def _summary_of(document: Document, request: Inspect) -> Summary:
         _add_layers(summary, models, blocks, request)
     if request.statistics:
         summary.tensors = _statistics(blocks, value)
-    content = value if request.at is not None else document.roots
-    summary.others, summary.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
+    summary.others, summary.hidden = _content_outside_models(value, request.at or "root", skip_tensors=bool(blocks))
     return summary
 
 
@@ -331,12 +330,10 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
     A value whose entries have lines of their own has one before them, but for the root.
 
     Args:
-        value: what the summary is about; the list of all values for a whole file.
+        value: what the summary is about.
         path: its path.
         skip_tensors: whether tensors are in the table of layers.
     """
-    if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
-        value = value[0]
     content = _ContentOutside(skip_tensors)
     stack = [(Path(None, Step(path), value), 0)]  # each value with its path, and the levels around it
     while stack:
