@@ -382,9 +382,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         # none of our formats begins with, such as text, a picture or a compressed file, is passed over.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
-            # Raises for a member of a format that is neither, as that is not scanned.
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
-            _scan_pt(content, limits, report)
+            _scan_pt(content, limits, report)  # an error for other formats: nothing is called clean without a scan
 
 
 def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:

@@ -134,7 +134,7 @@ def _attempted_value(document: Document, limits: Limits, *, trusts_records: bool
     """
     attempt = Attempt(document.path, "", limits=limits, trusts_records=trusts_records, has_target=False)
     report = Report(document.path, target_format="pt")  # only the value is wanted
-    return plain_value(document, attempt, report, unnamed_data=DROPPED)  # what has no key in a state dict is left out
+    return plain_value(document, attempt, report, unnamed_data=DROPPED)  # data of a module that no key names
 
 
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:

@@ -781,7 +781,8 @@ class Sides:
             other: the other file.
         """
         conversion = Report(source_format=other.format, target_format="t7")
-        # As `convert` does for a `.t7`: modules become state dicts, and their other data go beside these.
+        # As `convert` does for a `.t7`: modules become state dicts (`auto`), and their other data are in a table around
+        # these (`WRAPPED`).
         value = plain_value(other, self._attempt(other, mode="auto"), conversion, unnamed_data=WRAPPED)
         # Strings of metadata, and None, which a table of Lua cannot hold, are not lost if the `.t7` has a record of the
         # `.pt`: that keeps them. It is no part of the value.
@@ -793,7 +794,7 @@ class Sides:
             tree = to_lua(value, nested=nested, limits=self.limits)
             report = Report(notes=[*notes, *tree.notes])
             if not has_record:
-                note_nones(tree, report)
+                note_nones(tree, report)  # which `to_lua` only counts
             yield _own_form(lua), Form(tree.value, report.notes)
 
     def _attempt(self, document: Document, mode: str) -> Attempt:
@@ -810,7 +811,8 @@ class Sides:
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        # As `convert` does with data of a module that are no parameters or buffers.
+        # As `convert` does with data of a module that no key names: a `.pt` does not have them; with named tensors they
+        # are in the state dict of the module.
         unnamed_data = DROPPED if is_to_python else MERGED
         modes = ("tree", "auto") if has_objects else ("auto",)  # without objects both are the same
         for mode in modes:

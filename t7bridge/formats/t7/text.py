@@ -279,7 +279,7 @@ class TextInput(Window):
             what: describes them in errors.
 
         Returns:
-            Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.
+            Whether all are plain, as C on this system prints them; others match `_OTHERS_NUMBER`.
         """
         are_plain = True
         while count:
@@ -289,10 +289,13 @@ class TextInput(Window):
                     raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
             passed = self._pass_plain_line(count)
             if not passed:
-                # Word by word to the end of what was looked at, so that nothing is looked at again and again.
+                # Word by word to the end of this line, or of the window: so much was looked at, and is not once more. A
+                # line feed at the position is white space before a word; there may be one number a line, so that many
+                # are passed at once, to the end of the window.
                 line_end = self._window.find(b"\n", self._at)
-                stop = self._base + (line_end if line_end > self._at else len(self._window))
-                passed, words_are_plain = self._pass_words(count, stop, what)
+                is_in_line = line_end > self._at
+                stop_in_window = line_end if is_in_line else len(self._window)
+                passed, words_are_plain = self._pass_words(count, self._base + stop_in_window, what)
                 are_plain = are_plain and words_are_plain
             count -= passed
         return are_plain
