@@ -485,13 +485,14 @@ def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
     Returns:
         The possible answers: one, or both in the order in which they are tried.
     """
-    # Both are possible if nothing is known, or if a table is first: that of the network's fields, or any value with
-    # objects of that time in it. The fields are tried first, as `_read_headless` takes nothing else for them.
-    if not objects or isinstance(objects[0], Table):
+    first_object = objects[0] if objects else None
+    # Nothing is known, or a table is first: that of the network's fields, or any value with objects of that time in it.
+    # The fields are tried first, as `_read_headless` takes nothing else for them.
+    if first_object is None or isinstance(first_object, Table):
         return (True, False)
-    # A network with its class is an object itself; the fields of one without begin with a tensor, or with a table.
-    starts_with_class = isinstance(objects[0], TorchObject)
-    return (not starts_with_class,)
+    if isinstance(first_object, TorchObject):  # which has its class
+        return (False,)
+    return (True,)  # a tensor, with which the fields of a network begin, too
 
 
 def _read_root(reader: Any) -> Value:
