@@ -1,4 +1,5 @@
-"""Shapes of a drawn model: inferred from an input that its layers accept, or from a stated one.
+"""Shapes of a drawn model: inferred from an input that its layers accept, or from a stated one. A block is a module of
+the model in a drawing, a kind what is known of a value: its shape, or the kinds in a list.
 
 Inference follows the rules that entries declare, computes nothing and needs no PyTorch. An input that nobody stated is
 a guess, unless it agrees with recorded outputs. What the rules leave open is unknown for a guess; for a stated input

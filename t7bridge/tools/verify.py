@@ -578,7 +578,7 @@ Pairs = Iterator[tuple[Form, Form]]
 
 @define(eq=False)
 class Sides:
-    """Two files, and the pairs of forms in which they can be compared.
+    """Two files, and the pairs of forms in which they can be compared: each as it is, or as `convert` makes it.
 
     Attributes:
         first: the first file.

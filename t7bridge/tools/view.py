@@ -1,5 +1,6 @@
-"""The blocks that a picture or a table shows of a model: repeated ones once, containers closed where room is short; and
-the places where the data flow branches or skips layers, in a few words.
+"""The blocks that a picture or a table shows of a model: of a run, equal blocks or sequences of blocks one after another,
+the first, and containers closed where room is short; and the places where the data flow branches or skips layers, in a
+few words.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class _RunSearch:
 
 
 class _Surroundings:
-    """The flows that enter and leave each node of a graph.
+    """The flows that enter and leave each node of a graph, by which repetitions in it are compared.
 
     Args:
         block: the graph.

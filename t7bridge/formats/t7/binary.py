@@ -29,7 +29,7 @@ _WORTH_LOADING = 20_000
 
 
 class BinaryInput(Window):
-    """Reads the integers, floats, strings and arrays of a binary file at a moving position.
+    """Reads the integers, floats, strings and arrays of a binary file at a moving position in a window of its bytes.
 
     Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
     that the headers of a large file cost little.

@@ -401,7 +401,8 @@ def _stream_for(source: ByteSource, position: int, layout: T7Layout, limits: Lim
 
 
 class ObjectReader:
-    """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them.
+    """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them. To open an
+    object is to read its start; to fill it, to go on up to the next object inside it, which is put in when complete.
 
     Args:
         owner: the reader passed to the payloads of registered classes.

@@ -1,4 +1,5 @@
-"""Files of 2010 and 2011, whose nn modules wrote their fields one after another.
+"""Files of 2010 and 2011, whose nn modules wrote their fields one after another: which these are, the release says. A
+file that is such fields alone, those of a network without its class, is headless.
 
 Until November 2011 modules had `write` methods of their own; the values have no names in the file, so that a reader
 must know each class. Four states of the sources are distinguished, each named by its first month (`layout.VINTAGES`):
@@ -153,7 +154,8 @@ def _items_of_row(text: str) -> list[_Item]:
 
 @define(frozen=True)
 class _ClassLayout:
-    """Layout of the objects of one class in a release: the values that its `write` method wrote.
+    """Layout of the objects of one class in a release: the fields, or items, that its `write` method wrote, in later
+    releases after a table of all fields.
 
     Attributes:
         has_table: whether a table of all fields precedes the values.

@@ -1,4 +1,5 @@
-"""Runs of objects that are alike, in the binary encoding: lists of records (tables), lists of small tensors.
+"""Runs of objects that are alike, in the binary encoding: lists of records (tables), lists of small tensors. The form
+of an object is what is the same in all that are like it.
 
 The layout of one object predicts the positions in the next, so that each costs a few unpackings. Anything that is not
 alike to the byte is left to the object reader, including errors.

@@ -60,7 +60,10 @@ def _words_of_plain_line(line: bytes, is_large: bool) -> int:
 
 
 class TextInput(Window):
-    """Reads the numbers, strings and arrays of a file in ascii at a moving position. Methods as in `BinaryInput`."""
+    """Reads the numbers, strings and arrays of a file in ascii at a moving position in a window of its bytes.
+
+    Methods as in `BinaryInput`.
+    """
 
     is_text = True
     _has_carriage_returns = False
