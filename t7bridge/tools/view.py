@@ -1,6 +1,6 @@
-"""The blocks that a picture or a table shows of a model: of a run, equal blocks or sequences of blocks in succession, the
-first, and containers closed where room is short; and the places where the data flow branches or skips layers, in a few
-words.
+"""The blocks that a picture or a table shows of a model: of a run, equal blocks or sequences of blocks in succession,
+the first, and containers closed where room is short; and the places where the data flow branches or skips layers, in a
+few words.
 """
 
 from __future__ import annotations
