@@ -319,20 +319,27 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
-    if start:  # only the caller knows what the rest of the file is
+    if start:
+        # Only the caller knows what the rest of the file is. What was read is kept: the position of the file object may
+        # be another when it would be read again.
         content = cache(lambda: _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0))
+        forget = _keep
     else:
         content = cache(lambda: read_t7(opened, limits))
+        forget = content.cache_clear
     return Document(
         "t7",
-        opened,
-        lambda: content().roots,
+        source=opened,
+        load=lambda: content().roots,
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        # From a file object in the middle it could not be read again: the position may be another by then.
-        forget=(lambda: None) if start else content.cache_clear,
+        forget=forget,
     )
+
+
+def _keep() -> None:
+    """Forget nothing."""
 
 
 def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:
@@ -351,5 +358,5 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
 
     writer = T7Writer(output, layout)
     writer.write_object(value)
-    written = T7File([value], writer.layout, objects=writer.objects)
+    written = T7File([value], writer.layout, objects=writer.objects)  # which counts its tensors and storages
     return Written(written.tensors, written.storages)
