@@ -70,7 +70,7 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
         f"t7bridge {verb}",
         add_help=False,  # both of ours are added below
         description=request.__doc__,
-        epilog=_examples(request, len(getattr(request, "EXAMPLES", ()))),
+        epilog=_examples(request),
         formatter_class=_formatter,
     )
     parser.add_argument("-h", "--help", action=_Help, help="show the arguments that most calls need")
@@ -89,9 +89,9 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _examples(request: Any, count: int) -> str | None:
-    """Return the first examples of a verb's class as the end of its help; `None` if it has none."""
-    lines = getattr(request, "EXAMPLES", ())[:count]
+def _examples(request: Any, most: int | None = None) -> str | None:
+    """Return the examples of a verb's class, or the first of them, as the end of its help; `None` if it has none."""
+    lines = getattr(request, "EXAMPLES", ())[:most]
     if not lines:
         return None
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
@@ -125,7 +125,7 @@ def _short_help(verb: str) -> str:
         _add_argument(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _narrow_usage(_usage(parser))
-    parser.epilog = _examples(request, 2)
+    parser.epilog = _examples(request, most=2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
     themes = getattr(request, "MORE", "")
     if not themes:

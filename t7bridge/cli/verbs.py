@@ -239,7 +239,7 @@ def match(options: argparse.Namespace) -> int:
     """Match, write the result if it is usable, and print; without TARGET, name models of libraries that fit."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
-    problem = _option_of_others(options)
+    problem = _inapplicable_option(options)
     if problem:
         return failed(problem)
     result = t7bridge.match(**arguments_of(options, "match"))
@@ -261,8 +261,11 @@ def match(options: argparse.Namespace) -> int:
     return code
 
 
-def _option_of_others(options: argparse.Namespace) -> str:
-    """Return what is wrong with an option of `match` that is for another form of it; empty if nothing is."""
+def _inapplicable_option(options: argparse.Namespace) -> str:
+    """Return what is wrong with an option of `match` that is for another form of it: with `-o`, or without TARGET.
+
+    Empty if nothing is.
+    """
     needing_output = {
         "--dtype": options.dtype is not None,
         "--compact": options.compact,
@@ -417,6 +420,8 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     if not are_both_lua:  # it runs against what a factory makes, if there is one
         factory = options.factory or next(iter(factories), None)
     if is_requested and (are_both_lua or factory):
+        # The Lua module, TARGET with the weights of SRC if it is one; and a Lua module, or weights for what the factory
+        # makes.
         module, other = result.lua_model_and_other(options.partial)
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
