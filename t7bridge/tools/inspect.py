@@ -218,7 +218,7 @@ class _Totals:
             self.storages[id(value)] = value
         elif is_module(value):
             self.modules += 1
-            self.has_types = "_type" in value or self.has_types is True
+            self.has_types = "_type" in value or self.has_types is True  # in one module at least
         elif isinstance(value, PythonObject):
             self.modules += value.is_module
 

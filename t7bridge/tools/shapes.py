@@ -425,15 +425,22 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
         blocks: of the model.
         entered: see `Evaluation`.
     """
-    # The numbers of examples of recorded outputs: the first sizes of their first tensors, the smallest ones first.
-    batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
-    for batch in sorted(batches)[:_MOST_BATCHES]:
+    for batch in _recorded_batches(blocks)[:_MOST_BATCHES] or [1]:
         for number in range(len(_IMAGE_SIDES)):  # of the guess: each kind of layer has so many at most
             value = _guessed_value(entered, origin=(), batch=batch, number=number)
             if value is not None and value not in inputs:
                 inputs.append(value)
                 yield value
+
+
+def _recorded_batches(blocks: list[Block]) -> list[int]:
+    """Return the numbers of examples of recorded outputs, the smallest first: the first sizes of their first tensors."""
+    batches: set[int] = set()
+    for block in blocks:
+        first_sizes = block.shape[0] if block.shape else ()
+        batches.update(first_sizes[:1])
+    return sorted(batches)
 
 
 def _input_kind(model_input: Value, origin: tuple[int, ...] = ()) -> Kind:

@@ -995,4 +995,4 @@ def _state_of_model_file(lua: Value, python: Any) -> Any:
         return None
     if set(tensors) != set(python):
         return None
-    return OrderedDict(compacted(tensors))
+    return OrderedDict(compacted(tensors))  # as `module` writes them
