@@ -433,7 +433,7 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
 
 
 def _next_command(options: argparse.Namespace, result: Match) -> str:
-    """Return the command that writes the weights of the source under the keys of the best model.
+    """Return the command that writes the weights of the source under the keys of the best model, matched in this way.
 
     Args:
         options: of the `match` that found it.
@@ -445,8 +445,14 @@ def _next_command(options: argparse.Namespace, result: Match) -> str:
     words = ["t7bridge", "match"]
     if options.at:
         words += ["--at", options.at]
+    for rule in options.rename:
+        words += ["--rename", rule]
+    for prefix in options.strip:
+        words += ["--strip", prefix]
     if options.mapping:
         words += ["--map", os.fspath(options.mapping)]
+    if options.order:
+        words.append("--order")
     words += [options.source, str(factory)]
     import shlex
 

@@ -435,7 +435,7 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
 
 
 def _recorded_batches(blocks: list[Block]) -> list[int]:
-    """Return the numbers of examples of recorded outputs, the smallest first: the first sizes of their first tensors."""
+    """Return the numbers of examples of recorded outputs, the smallest first: the first size of each first tensor."""
     batches: set[int] = set()
     for block in blocks:
         first_sizes = block.shape[0] if block.shape else ()
