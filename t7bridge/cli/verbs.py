@@ -23,6 +23,7 @@ from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, pr
 
 if TYPE_CHECKING:
     from ..report import Note, Report
+    from ..values.summary import Summary
     from ..workshop.match import KnownModel, Match
     from ..workshop.prove import Proof
 
@@ -178,14 +179,31 @@ def inspect(options: argparse.Namespace) -> int:
     width = terminal_width() if sys.stdout.isatty() else 0  # 0: lines are not cut
     for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
-    if summary.layers and sys.stderr.isatty():
-        import shlex
-
-        source = shlex.quote(options.source)
-        stem = shlex.quote(os.path.splitext(summary.file)[0])
-        folder = shlex.quote(_module_folder(summary.file))
-        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {folder}")
+    if sys.stderr.isatty():
+        print_hint(_after_inspection(options, summary))
     return DONE
+
+
+def _after_inspection(options: argparse.Namespace, summary: Summary) -> str:
+    """Return the commands that draw what was summarized, and of a Lua model write the module; empty without layers.
+
+    Args:
+        options: of `inspect`.
+        summary: its result.
+    """
+    if not summary.layers:
+        return ""
+    import shlex
+
+    source = shlex.quote(options.source)
+    if options.at:
+        source += f" --at {shlex.quote(options.at)}"
+    stem = shlex.quote(os.path.splitext(summary.file)[0])
+    commands = [f"t7bridge draw {source} -o {stem}.html"]
+    is_lua = summary.header["format"] == FORMATS["t7"].title
+    if is_lua and any(row.class_name for row in summary.layers):
+        commands.append(f"t7bridge module {source} -o {shlex.quote(_module_folder(summary.file))}")
+    return "; ".join(commands)
 
 
 def _styled(line: str, number: int, header: int) -> str:
