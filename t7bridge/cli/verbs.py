@@ -92,6 +92,8 @@ def _after_conversion(options: argparse.Namespace, report: Report) -> str:
         operands = [report.source]
         if options.at:
             operands += ["--at", options.at]
+        if options.classes is not None:
+            operands += ["--classes", os.fspath(options.classes)]
         folder = shlex.quote(_module_folder(report.target))
         command = f"t7bridge module {shlex.join(operands)} -o {folder}"
         return f"{report.target} has weights only; a module to run them: {command}"

@@ -36,6 +36,13 @@ def test_the_line_of_lua_is_lua() -> None:
     assert verbs._after_conversion(Namespace(at=""), report) == r"in Lua: value = torch.load('it\'s\\a.t7')"
 
 
+def test_the_module_of_a_state_dict_has_its_part_and_classes() -> None:
+    """The command for it would fail without the file of own layers, or take another model."""
+    report = Report(source="a b.t7", target="net.pt", target_format="pt", mode="state dict")
+    line = verbs._after_conversion(Namespace(at="root.net", classes="own.py"), report)
+    assert line.endswith("t7bridge module 'a b.t7' --at root.net --classes own.py -o net")
+
+
 def test_commands_after_a_summary_are_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each works: only a Lua model has a module, and what was summarized is a part if one was named."""
     monkeypatch.chdir(tmp_path)
