@@ -704,15 +704,14 @@ class Sides:
             if formats.LUA in kinds:  # the `.t7` may have been made from the named tensors
                 yield from self._lua_pairs(self._as_lua)
         else:
-            # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
-            # The first of equally good forms counts.
+            directions = [self._as_python, self._as_lua]
+            # The first of equally good forms counts. A `.t7` with the record of a `.pt`, which is not read here, was made
+            # from one.
             lua = self.first if kinds[0] == formats.LUA else self.second
             if lua.content.has_pt_record:
-                yield from self._lua_pairs(self._as_lua)
-                yield from self._lua_pairs(self._as_python)
-            else:
-                yield from self._lua_pairs(self._as_python)
-                yield from self._lua_pairs(self._as_lua)
+                directions.reverse()
+            for pairs_of in directions:
+                yield from self._lua_pairs(pairs_of)
 
     def _python_pairs(self) -> Pairs:
         """Yield two `.pt` as they are; then either of them as `convert` writes it, with the other one as it is."""
