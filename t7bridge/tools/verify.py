@@ -705,8 +705,8 @@ class Sides:
                 yield from self._lua_pairs(self._as_lua)
         else:
             directions = [self._as_python, self._as_lua]
-            # The first of equally good forms counts. A `.t7` with the record of a `.pt`, which is not read here, was made
-            # from one.
+            # The first of equally good forms counts. A `.t7` with the record of a `.pt` was made from one; the record
+            # itself is not read.
             lua = self.first if kinds[0] == formats.LUA else self.second
             if lua.content.has_pt_record:
                 directions.reverse()
