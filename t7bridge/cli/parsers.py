@@ -58,8 +58,9 @@ def typed_options(verb: str, arguments: Sequence[str]) -> dict[str, str]:
     for name, item in options_of(class_of(verb)).items():
         if item.is_operand:
             continue
-        # One of which argparse took the first letters is named in full, too.
-        spellings[name] = next((spelling for spelling in item.spellings() if spelling in typed), item.spellings()[-1])
+        typed_spellings = [spelling for spelling in item.spellings() if spelling in typed]
+        # Not in the list is an option of which only the first letters were typed, as argparse takes it.
+        spellings[name] = typed_spellings[0] if typed_spellings else item.spellings()[-1]
     return spellings
 
 
