@@ -100,8 +100,11 @@ class Comparison(Printed):
         """A hint on how to compare files whose keys differ; empty if they do not."""
         if not (self.only_first and self.only_second):
             return ""
+        import shlex
+
+        files = shlex.join((self.first, self.second))
         return (
-            f"the files have different keys. `t7bridge match {self.first} {self.second} -o C.pt` maps them, and writes "
+            f"the files have different keys. `t7bridge match {files} -o C.pt` maps them, and writes "
             f"the weights of the first under the keys of the second: then compare C.pt with {self.second}."
         )
 

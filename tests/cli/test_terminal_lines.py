@@ -13,6 +13,7 @@ from helpers import TESTFILES
 
 import t7bridge
 from t7bridge.cli import main, verbs
+from t7bridge.errors import UnsupportedError
 from t7bridge.report import Report
 
 
@@ -63,6 +64,19 @@ def test_commands_after_a_summary_are_possible(tmp_path: Path, monkeypatch: pyte
             assert main([*words, "--force", "--quiet"]) == 0, command
     t7bridge.save({"epoch": 1.0}, "none.t7")
     assert verbs._after_inspection(Namespace(source="none.t7", at=None), t7bridge.inspect("none.t7")) == ""
+
+
+def test_names_with_spaces_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands in the hints of `diff` and `module` are of a shell."""
+    monkeypatch.chdir(tmp_path)
+    t7bridge.save({"a.weight": np.zeros((2, 3))}, "one file.pt")
+    t7bridge.save({"b.weight": np.zeros((2, 3))}, "an other.pt")
+    hint = t7bridge.diff("one file.pt", "an other.pt").hint
+    with pytest.raises(UnsupportedError) as raised:
+        t7bridge.write_module("one file.pt", "folder")
+    for command in (hint.split("`")[1], raised.value.hint.partition(" writes")[0]):
+        _program, *words = shlex.split(command)
+        assert main([*words, "--quiet"]) == 0, command
 
 
 def test_the_folder_of_a_module_is_not_the_file() -> None:
