@@ -237,12 +237,19 @@ def _folder_content(
     if sampling is not None:
         config["sampling"] = asdict(sampling)
         texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
-        command = f"python {os.path.join(folder, 'sample.py')}"
-        message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
-        report.note("info", message, code="beside")
+        _note_sampling(sampling, folder, report)
     if config:
         texts["config.json"] = config_text(config).encode()
     return _FolderContent(folder, report, model, texts)
+
+
+def _note_sampling(sampling: Sampling, folder: str, report: Report) -> None:
+    """Note that a program in the folder generates text, and the command that runs it."""
+    import shlex
+
+    command = shlex.join(["python", os.path.join(folder, "sample.py")])
+    message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
+    report.note("info", message, code="beside")
 
 
 def _write(content: _FolderContent, request: WriteModule) -> Report:
