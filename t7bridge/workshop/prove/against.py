@@ -36,8 +36,8 @@ from .judge import judged
 from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
 from .nodes import Node
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
+from .recorded import Recorded, is_complete, own_parameters, recorded
 from .rounding import UNIT, unit_of
-from .runs import Recorded, is_complete, own_parameters, recorded
 from .two_models import TwoModels
 
 FACTOR_OF_WHOLE = 10.0

@@ -18,7 +18,7 @@ from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.registry import in_lua_of
 from .layer import Compute, LiveLayer, RefusedError, Values, outputs, to_doubles
-from .runs import Recorded
+from .recorded import Recorded
 
 FROM_FIELD = "its input was computed from its own fields"
 FROM_OUTPUT = "its input was computed from its output, which has more numbers"

@@ -20,8 +20,8 @@ from ...nn.registry import in_lua_of, like_of, traits_of
 from ...nn.state_dict import state_dict
 from ...nn.walk import FLOW_ERRORS, narrowed
 from .layer import LiveLayer
+from .recorded import recorded
 from .rounding import UNIT
-from .runs import recorded
 
 Spec = Any
 """Example inputs as `nn.example` has them, or `None` where they are not known."""

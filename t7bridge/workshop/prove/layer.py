@@ -24,7 +24,7 @@ from ...nn.fields import Fields
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.registry import traits_of
 from ...torchmodules.build import example, live_module
-from .runs import flattened, map_instances
+from .recorded import flattened, map_instances
 
 Values = Any
 """A torch tensor, a float, or a list of these."""

@@ -1,6 +1,7 @@
-"""The graph of computations between recorded values: a node is a run of a layer, whose input other nodes may compute.
+"""Nodes: runs of layers that are computed here, whose inputs are recorded, or are computed by other nodes.
 
-May import graph.
+A node computes its result exactly, in double precision, and again in several runs with errors of the precision in which
+Lua computed. How far these are from the exact one is what rounding explains. May import graph.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import torch
 from attrs import field
 
 from ...data import define
+from ...graph.tensor import Tensor
 from .layer import Compute, LiveLayer, NotRunError, RefusedError, Values, outputs
-from .rounding import EXACT, UNIT, Deviation, expected_errors, measure
-from .runs import flattened, map_instances
+from .memory import Region, View
+from .recorded import flattened, map_instances
+from .rounding import FACTOR_OF_DOUBLES, UNIT, Deviation, expected_errors, measure
 
 PERTURBED_RUNS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
@@ -29,7 +32,7 @@ class NodeOutput:
 
     Attributes:
         node: the node that computes it.
-        index: of the tensor among the outputs of that node.
+        index: of the tensor among the outputs of that node, from 0.
         shape: as the layer that reads it sees it.
     """
 
@@ -58,7 +61,7 @@ class Node:
 
     Attributes:
         run_number: the place of the run among all, from 0.
-        unit: unit roundoff of its numbers.
+        unit: unit roundoff of the precision in which Lua computed it.
         layer: the layer; `None` where tensors are only concatenated.
         inputs: its input: recorded tensors, and a `NodeOutput` for each that was overwritten.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
@@ -154,8 +157,9 @@ class Node:
             recorded: the tensors.
             factor: of the limit on errors of rounding; above 1 where the machine, or a whole model, makes larger ones.
         """
-        if self.unit <= UNIT["float64"]:  # Lua computed in doubles, as we do: see `EXACT`
-            factor *= EXACT
+        if self.unit <= UNIT["float64"]:
+            # Lua computed in doubles, as we do. `values` are no more exact than what is recorded: the limit is wider.
+            factor *= FACTOR_OF_DOUBLES
         return measure(recorded, self.values, expected_errors(self.values, self.perturbed, self.unit), factor)
 
     def input_values(self) -> Values:
@@ -166,3 +170,42 @@ class Node:
 def element_counts(tensors: list[torch.Tensor]) -> list[int]:
     """Return the number of elements of each tensor."""
     return [item.numel() for item in tensors]
+
+
+class ComputedMemory:
+    """Which node has computed each tensor that is in memory, as later runs of layers read it."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[int, dict[View, NodeOutput]] = {}
+        """By the id of a storage: what has computed each of its views."""
+
+    def output_at(self, tensor: Tensor) -> NodeOutput | None:
+        """Return what has computed a tensor; `None` if no node has."""
+        return self._outputs.get(id(tensor.storage), {}).get(View.of(tensor))
+
+    def note(self, tensor: Tensor, node: Node, index: int) -> None:
+        """Note that a node computes the memory that a tensor is a view of.
+
+        Args:
+            tensor: the tensor, as later runs read it.
+            node: what computes it.
+            index: of the tensor among the outputs of the node, from 0.
+        """
+        node_output = NodeOutput(node, index, tuple(tensor.shape))
+        self._outputs.setdefault(id(tensor.storage), {})[View.of(tensor)] = node_output
+
+    def forget(self, written: list[Region], outputs: list[Tensor]) -> None:
+        """Forget what computed the memory that a run has written, and the run's outputs.
+
+        Args:
+            written: the memory.
+            outputs: the outputs of the run. One that is a view of its input is not in `written`; the run has computed
+                it all the same, and not the run before.
+        """
+        for region in written:
+            views = self._outputs.get(region.storage, {})
+            for view in list(views):
+                if view.region.overlaps(region):
+                    del views[view]
+        for output in outputs:
+            self._outputs.get(id(output.storage), {}).pop(View.of(output), None)

@@ -13,7 +13,7 @@ import torch
 
 from ...data import define, np
 from ...graph.tensor import Tensor
-from .runs import Recorded, tensors_in
+from .recorded import Recorded, tensors_in
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
@@ -22,12 +22,12 @@ TINY = 1e-300
 HEADROOM = 15.0
 """Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
 Lua's libraries add up, which the estimate does not know, may triple it."""
-EXACT = 20.0
+FACTOR_OF_DOUBLES = 20.0
 """Factor of the limit in double precision: the reference itself is no more exact than what it judges, and sums of 400
 terms in another order are apart by the root of their number."""
-ON_GPU = 10.0
+FACTOR_ON_GPU = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
-BACKWARD = 3.0
+FACTOR_OF_GRADIENTS = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
 RTOL = 1e-4
 ATOL = 1e-5
