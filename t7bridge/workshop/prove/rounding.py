@@ -29,6 +29,8 @@ FACTOR_ON_GPU = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
 FACTOR_OF_GRADIENTS = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
+_ERROR_OF_DOUBLES = 1e-10
+"""Expected error of a value of a whole model, relative to the largest: both models compute in double precision."""
 RTOL = 1e-4
 ATOL = 1e-5
 """The relative and absolute differences allowed for a layer whose entry says that Lua approximates its function."""
@@ -206,6 +208,14 @@ def measure(
     in_file = torch.where(are_finite, in_file, 0.0)
     here = torch.where(are_finite, here, 0.0)
     return _deviation(in_file, in_file - here, joined(expected), factor)
+
+
+def measure_in_doubles(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
+    """Compare values of two models that compute in double precision; they may return whole numbers, such as classes."""
+    wanted = [item.double() for item in wanted]
+    largest = max((_largest(item.reshape(-1)) for item in wanted), default=0.0)
+    expected = [torch.full_like(item, _ERROR_OF_DOUBLES * largest + TINY, dtype=torch.float64) for item in computed]
+    return measure(wanted, computed, expected)
 
 
 def _deviation(in_file: torch.Tensor, error: torch.Tensor, expected: torch.Tensor, factor: float) -> Deviation:
