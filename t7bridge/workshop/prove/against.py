@@ -315,11 +315,12 @@ def _from_folder(path: str) -> nn.Module:
     spec = importlib.util.spec_from_file_location("t7bridge_model_of_folder", source)
     if spec is None or spec.loader is None or not os.path.exists(source):
         raise ModelError("the folder holds no model.py", file=path)
-    add_input(source)
+    add_input(source)  # no output of the call may replace it
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         model: nn.Module = module.load()
+        # A recurrent one written by `module` returns its state, too; Lua's, with which it is compared, does not.
         model.register_forward_hook(_without_state)
     except Exception as error:  # the user's code may raise anything
         text = f"{type(error).__name__}: {first_line(error)}"

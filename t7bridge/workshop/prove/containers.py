@@ -46,7 +46,7 @@ def add_runs_inside(run: Run) -> None:
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
     if container is None:
-        # Its modules have no runs, but it counts as a container all the same.
+        # Nobody knows what it does with its modules, if it has any: they have no runs.
         run.is_container = _has_modules(run.obj)
         return
     run.is_container = True
@@ -300,11 +300,12 @@ class RecordedValues(Domain[PassedValue]):
     def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
         """Apply a function to a tensor whose first dimensions are merged into one, so that `dims` remain.
 
-        Unlike that of `Domain.merge`, the result is not split again: of what a container returns only `is_computed`
-        counts then, as its output is recorded by itself.
+        Unlike that of `Domain.merge`, the result is not split again: the output of the container, which it is, is
+        recorded by itself.
         """
         if isinstance(value.value, Tensor):
             value = PassedValue(_with_merged_dims(value.value, dims))
+        # A value of its own: the gradient with respect to it is not that of the function's result, whose shape differs.
         return evolve(apply(value), is_computed=True)
 
     def steps(self, value: PassedValue, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:

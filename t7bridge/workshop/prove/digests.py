@@ -119,7 +119,10 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Fingerprint:
-        """Return the fingerprint of weights; it is computed once for all runs of their layer."""
+        """Return the fingerprint of weights.
+
+        The sum is kept for the next run of their layer, with the version of the tensor, which a change in place raises.
+        """
         no_version = -1
         version, bits = _sums_of_bits.get(tensor, (no_version, 0))
         if version != tensor._version:
@@ -129,4 +132,4 @@ class Fingerprint(NamedTuple):
 
 
 _sums_of_bits: Any = WeakIdKeyDictionary()
-"""By tensors, not by what they hold: their version, which a change in place raises, and the sum of their bits then."""
+"""By tensors, not by what they hold: their version, and the sum of their bits then."""

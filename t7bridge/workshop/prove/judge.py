@@ -155,6 +155,7 @@ class Judge:
         # Without an output, Lua may never have run the container as it is in the file.
         if run.contradiction and has_output:
             raise RefusedError(run.contradiction)
+        # Of a container that only concatenates what its modules return: these outputs.
         recorded_input = run.input if run.joined is None else run.joined.parts
         inputs = self._read_input(recorded_input, outcome.number)
         if inputs is None:
@@ -165,7 +166,6 @@ class Judge:
             return self._node_of_layer(outcome, inputs)
         if inputs is None:
             return None
-        # A container whose last step only concatenates what its modules return.
         concatenate = partial(_concatenated, run.joined.dim)
         return Node(outcome.number, self._unit(run), layer=None, inputs=inputs, function=concatenate)
 
@@ -582,6 +582,7 @@ def _normalized_by_running_statistics(layer: LiveLayer, value: Values) -> bool:
     if not isinstance(mean, Tensor) or not is_batch_of_one:
         return False
     own_mean = value.transpose(0, 1).flatten(1).mean(1)  # of each feature, the second dimension
+    # It is kept by a batch that is normalized with its own mean: another one is left from an earlier batch.
     return len(own_mean) == mean.numel and not torch.allclose(own_mean, to_doubles(mean).reshape(-1), rtol=1e-3)
 
 

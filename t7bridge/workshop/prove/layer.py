@@ -198,6 +198,9 @@ class LiveLayer:
     def _replayed(self, value: Values) -> Values:
         """Return the result of a layer that draws at random with the recorded noise; `None` for any other layer.
 
+        Args:
+            value: the input of the layer; for one that is no tensor, no layer has a rule.
+
         Raises:
             NotRunError: the noise is not recorded, or is of another shape.
         """
@@ -220,7 +223,7 @@ class LiveLayer:
             raise NotRunError("its recorded noise does not match its input") from error
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LiveLayer:
-        """Return the layer with a function applied to its weights and buffers, but not to index tables."""
+        """Return the layer, to be run with a function applied to its weights and buffers, but not to index tables."""
         tensors = {}
         for name, item in (*self.module.named_parameters(), *self.module.named_buffers()):
             # connTable has the numbers of planes, as floats.

@@ -57,7 +57,7 @@ class View:
 
 
 def written_regions(runs: list[Run]) -> list[list[Region]]:
-    """Return for each run the memory that it wrote: that of its output, unless another run wrote this.
+    """Return for each run the memory that it wrote: that of its output, unless it returns what another run wrote.
 
     Args:
         runs: in the order in which they end, which is that of the writes.
@@ -151,10 +151,10 @@ class Memory:
                 self._gradient_writers.setdefault(id(tensor.storage), set()).add(number)
 
     def is_overwritten_after(self, number: int, value: Recorded) -> bool:
-        """Return whether any run after that of a number wrote into the memory of a tensor of a value.
+        """Return whether any run after one wrote into the memory of a value's tensors.
 
         Args:
-            number: of the last run that does not count; -1 if all count.
+            number: of the one, from 0; -1 if all runs count.
             value: the value.
         """
         for tensor in tensors_in(value):
@@ -167,7 +167,7 @@ class Memory:
     def holds_gradients(self, run: Run) -> bool:
         """Return whether both gradients of a run, with respect to output and input, are in the file as it had them.
 
-        They are if no other run wrote into their storages.
+        They are if one layer at most wrote into the storage of each: the one that computed it.
 
         Args:
             run: a run of which both are recorded.

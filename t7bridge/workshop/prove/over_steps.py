@@ -124,14 +124,16 @@ class RecurrentModels:
 
     def draw_sequences(self) -> tuple[torch.Tensor, list[Form]]:
         """Return sequences for the first model, and the forms in which the second may take them."""
-        count = self.recurrent.inputs
         if not self.recurrent.takes_tokens:
-            spec = Example(name="", shape=(_STEPS, _BATCH, count))
+            features = self.recurrent.inputs
+            spec = Example(name="", shape=(_STEPS, _BATCH, features))
             inputs = drawn(self.mine, spec)
             return inputs, [Form(inputs_text(spec), inputs)]
+        count = self.recurrent.inputs
         spec = Example(name="", shape=(_STEPS, _BATCH), bounds=(0, count - 1))
         tokens = drawn(self.mine, spec).long()
         shape = inputs_text(spec)
+        # A second model without a table of tokens multiplies its first weights with vectors of one 1.
         if any(isinstance(layer, nn.Embedding) for layer in self.other.modules()):
             return tokens, [Form(f"{shape} tokens", tokens), Form(f"{shape} tokens counted from 1", tokens + 1)]
         return tokens, [Form(f"{shape} one-hot tokens", nn.functional.one_hot(tokens, count).double())]

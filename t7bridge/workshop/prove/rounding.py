@@ -79,15 +79,15 @@ def _unit(tensor: Tensor) -> float:
     unit = UNIT[tensor.element.name]
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
-        are_few = sample.size < _ENOUGH
-        if are_few and not _have_more_than_16_bits(sample):
-            return unit  # they may have been written by hand: they show no precision
-        digits = None if are_few else _decimal_digits(sample, unit)
-        are_single = bool((sample.astype("f4") == sample).all())
-    if digits is not None:
-        # Half of the last digit, relative to a number with the smallest first digit, 1.
-        return max(unit, 0.5 * 10.0 ** (1 - digits))
-    return max(unit, UNIT["float32"]) if are_single else unit
+        if sample.size >= _ENOUGH:
+            digits = _decimal_digits(sample, unit)
+            if digits is not None:
+                # Half of the last digit, relative to a number with the smallest first digit, 1.
+                return max(unit, 0.5 * 10.0 ** (1 - digits))
+        elif not _have_more_than_16_bits(sample):
+            return unit  # a few such numbers may have been written by hand: they show no precision
+        are_floats = bool((sample.astype("f4") == sample).all())
+    return max(unit, UNIT["float32"]) if are_floats else unit
 
 
 def _have_more_than_16_bits(sample: np.ndarray) -> bool:
@@ -191,7 +191,7 @@ def measure(
         recorded: tensors.
         computed: as many in double precision, of the same shapes but for dimensions of one element.
         expected: the error of rounding expected for each element of `computed`, as a standard deviation above 0.
-        factor: of the limit on rounding, which is `HEADROOM` standard deviations.
+        factor: by which the limit on rounding, `HEADROOM` standard deviations, is multiplied.
 
     Returns:
         The numbers, or in `reason` why there are none.

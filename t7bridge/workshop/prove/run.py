@@ -186,10 +186,11 @@ class Run:
         """
         # Outside of a sequence only its last step is known: it counts as a sequence of one step.
         step = self.step or SequenceStep(index=0, count=1)
-        if self._next_step_in_tables is None:
-            return 1 + step.index
-        first = max(self._next_step_in_tables - step.count, 1)
-        return first + step.index
+        first_key = 1
+        if self._next_step_in_tables is not None:
+            # The last step of the sequence is the one before the next step.
+            first_key = max(self._next_step_in_tables - step.count, 1)
+        return first_key + step.index
 
     @property
     def _next_step_in_tables(self) -> int | None:
@@ -219,7 +220,7 @@ class Run:
         # In the copy of a cell the module is shown elsewhere.
         place = self.places_in_copy.get(id(obj)) or Place(self.place, step_in_path)
         run = Run(place, obj, inputs, self.reading, step=self.step, places_in_copy=self.places_in_copy)
-        if not self.reading.is_first:
+        if not self.reading.is_first:  # of which `is_last` is set when it has ended
             run.first_reading = self._run_in_first_reading(index=len(self.inside))
             run.is_last = self._is_last(run)
         self.inside.append(run)

@@ -1,7 +1,6 @@
-"""The runs of the layers of a Lua model in its last pass, in order: see `run` for what a run is.
+"""The runs of the layers of a Lua model in its last pass, in order: a run is one call of one module, see `run`.
 
-The pass is read twice. The first reading finds how often each module runs; the second knows by this which recorded
-outputs a later run of the same module has overwritten. May import graph and nn. Knows nothing of PyTorch.
+May import graph and nn. Knows nothing of PyTorch.
 """
 
 from __future__ import annotations
@@ -29,20 +28,22 @@ def runs(
     Raises:
         LimitError: there are too many.
     """
+    # A module has the output of its last run. Which run is the last one, only a reading of the whole pass shows: it is
+    # read again with this knowledge.
     place = Place(None, path)
-    model_run = Run(place, root, input=None, reading=_new_reading(limits, in_other_mode))
-    runs_by_begin, _ = _follow(model_run)
+    first_reading = Run(place, root, input=None, reading=_new_reading(limits, in_other_mode))
+    runs_by_begin, _ = _follow(first_reading)
     _mark_last_runs(runs_by_begin)
     run_counts = Counter(id(run.obj) for run in runs_by_begin)
-    model_run_again = Run(
+    second_reading = Run(
         place,
         root,
         input=None,
         reading=_new_reading(limits, in_other_mode, run_counts),
-        is_last=model_run.is_last,
-        first_reading=model_run,
+        is_last=first_reading.is_last,
+        first_reading=first_reading,
     )
-    _, runs_by_end = _follow(model_run_again)
+    _, runs_by_end = _follow(second_reading)
     return [run for run in runs_by_end if run.is_compared]
 
 

@@ -233,7 +233,7 @@ class Comparison:
         return differ
 
     def _places(self, run: ModelRun, origin: Origin) -> str:
-        """Name the layers that a value of a pass comes from; those of the second model with their places in the first.
+        """Name the layers that a value comes from; those of the second model with their places in the first, too.
 
         It is "nothing" for a value that depends on no layer with weights and not on the input.
 
