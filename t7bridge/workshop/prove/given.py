@@ -174,10 +174,10 @@ def _image_of_unfolding(conv: Any, unfolding: torch.Tensor, output: torch.Tensor
         RefusedError: it is the unfolding by another padding or other strides than those of the file.
     """
     rank = len(conv.kernel_size)
+    if output.dim() not in (rank + 1, rank + 2):
+        return None  # it is not the output of a convolution
     places = output.shape[-rank:]
-    batch = output.shape[: output.dim() - rank - 1]  # without the dimension of the channels
-    if len(batch) > 1:
-        return None  # no output of a convolution has more dimensions
+    batch = output.shape[: -rank - 1]  # without the dimension of the channels
     positions = prod(conv.kernel_size)
     count = prod(batch) * conv.in_channels * positions * prod(places)
     if count > _MOST_ELEMENTS:
