@@ -34,7 +34,7 @@ from ...torchmodules.build import copy_module, live_module, load_weights, make_m
 from ...torchmodules.factories import Factory
 from .judge import judged
 from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
-from .nodes import Node
+from .nodes import Node, element_counts
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .recorded import Recorded, is_complete, own_parameters, recorded
 from .rounding import UNIT, unit_of
@@ -195,7 +195,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     difference = node.compare(expected, FACTOR_OF_WHOLE)
     proof.verdict = AGREES if difference.is_within_limit else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
-    proof.set_numbers(difference, expected)
+    proof.set_numbers(difference, compared=sum(element_counts(expected)))
     return proof
 
 

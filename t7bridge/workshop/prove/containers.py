@@ -353,9 +353,7 @@ class RecordedValues(Domain[PassedValue]):
             return PassedValue()
         gradient = None
         if child in self._fields_of_inputs:
-            # nn.BiSequencerLM adds a step of zeros to each sequence that its third module takes, and keeps the result.
-            # Without the field nothing is known, as the flow passes the sequences without these steps.
-            value = PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
+            value = self._input_in_field(child)
         elif node is not None:
             value, gradient = self._recorded_at_next_node(value)
         run = self._run.add_run_inside(inside.path, inside.obj, value.value)
@@ -367,6 +365,14 @@ class RecordedValues(Domain[PassedValue]):
         output = PassedValue(run.recorded_output())
         self._calls.append((value, output))  # `pass_back` finds both by their identity
         return output
+
+    def _input_in_field(self, child: str) -> PassedValue:
+        """Return the input of a module for which the container has a field; not recorded if that is empty.
+
+        The third module of nn.BiSequencerLM is one. It takes what the flow passes, with a step of zeros added to each
+        sequence: without the field its input is not known.
+        """
+        return PassedValue(recorded(self._run.obj.get(self._fields_of_inputs[child])))
 
     def _recorded_at_next_node(self, value: PassedValue) -> tuple[PassedValue, Recorded]:
         """Return the input of the node of a graph that runs next, and the gradient with respect to its output.

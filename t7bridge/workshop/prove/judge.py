@@ -336,18 +336,15 @@ class Judge:
         outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
         outcome.has_recorded_shape = element_counts(recorded) == element_counts(node.values)
-        agrees = _is_tolerated(difference, members)
-        if agrees and not difference.is_close and node.is_random:
-            # It draws something else in each run with errors, too: rounding seems to explain any difference.
-            agrees = False
+        agrees = _agrees(difference, node, members)
+        doubt = "" if agrees else _doubt(outcome.run, node, recorded)
+        if doubt:
+            outcome.decide(NOT_RECORDED, doubt)
+            return  # of the others nothing is known either: they stay undecided
         reason = reason_with_others(outcome, members)
         if agrees:
             outcome.decide(AGREES, reason)
         else:
-            doubt = _doubt(outcome.run, node, recorded)
-            if doubt:
-                outcome.decide(NOT_RECORDED, doubt)
-                return  # of the others nothing is known either: they stay undecided
             outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
         for member in members:
             if member.verdict == NOT_RECORDED:  # not `outcome` itself, which is decided by now
@@ -499,6 +496,21 @@ def _doubt(run: Run, node: Node, recorded: list[torch.Tensor]) -> str:
     if _remembers(run.obj):
         return NO_STATE
     return _batch_sizes_in_words(node, recorded)
+
+
+def _agrees(difference: Deviation, node: Node, members: list[Outcome]) -> bool:
+    """Return whether a difference is as small as that of a layer which computes what Lua computed.
+
+    Args:
+        difference: the difference.
+        node: what has computed the output.
+        members: the layers that are compared as one; see `_is_tolerated`.
+    """
+    if not _is_tolerated(difference, members):
+        return False
+    # A random layer draws something else in each run with errors, too, so that rounding seems to explain any
+    # difference: its output has to be close.
+    return difference.is_close or not node.is_random
 
 
 def _is_tolerated(difference: Deviation, members: list[Outcome]) -> bool:

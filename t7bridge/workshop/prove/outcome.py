@@ -95,10 +95,7 @@ class Outcome:
         proof.updated = self.updated
         proof.runs = self.runs
         if self.difference is not None and self.verdict != NOT_RECORDED:
-            proof.max_abs = self.difference.max_abs
-            proof.max_rel = self.difference.max_rel
-            proof.excess = self.difference.excess
-            proof.compared = self.compared
+            proof.set_numbers(self.difference, self.compared)
         return proof
 
 

@@ -7,6 +7,7 @@ batch, features), or it is of one step, and is called once for each step. May im
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ def _verdict_on_whole(mine: nn.Module, wanted: torch.Tensor, outputs: torch.Tens
     whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=len(outputs))
     whole.parameters = sum(item.numel() for item in mine.parameters())
     last_steps = wanted[-len(outputs) :]
-    whole.set_numbers(measure_in_doubles([last_steps], [outputs]), [outputs])
+    whole.set_numbers(measure_in_doubles([last_steps], [outputs]), compared=outputs.numel())
     return whole
 
 
@@ -160,20 +161,19 @@ class RecurrentModels:
         """
         # First the order that its layers state, then the other one: the model may transpose.
         stated_order = _has_batch_first(self.other)
+        orders = (stated_order, not stated_order)
         answers: list[Answer] = []
         problem = ModelError("the models do not return as many values for each step")
-        for form in forms:
-            for is_batch_first in (stated_order, not stated_order):
-                try:
-                    outputs = _outputs(self.other, form.inputs, is_batch_first)
-                except ModelError as error:
-                    # Without any answer, the last refusal is the reason.
-                    problem = error
-                    continue
-                # Some models return the last step alone.
-                if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):
-                    last_steps = wanted[-len(outputs) :]
-                    answers.append(self._compared(form, outputs, last_steps))
+        for form, is_batch_first in product(forms, orders):
+            try:
+                outputs = _outputs(self.other, form.inputs, is_batch_first)
+            except ModelError as error:
+                problem = error  # without any answer, the last refusal is the reason
+                continue
+            # Some models return the last step alone.
+            if outputs.shape[1:] == wanted.shape[1:] and len(outputs) in (1, len(wanted)):
+                last_steps = wanted[-len(outputs) :]
+                answers.append(self._compared(form, outputs, last_steps))
         if not answers:
             raise problem
         return next((answer for answer in answers if not answer.is_unexplained), answers[0])

@@ -13,8 +13,6 @@ from ...report import Note, Printed
 from ...text import counted, one_line, printable
 
 if TYPE_CHECKING:
-    import torch
-
     from ...graph.lua import TorchObject
     from ...limits import Limits
     from .rounding import Deviation
@@ -96,17 +94,12 @@ class LayerProof:
             data["class" if name == "class_name" else name] = value
         return data
 
-    def set_numbers(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
-        """Set the numbers of a comparison.
-
-        Args:
-            difference: the numbers.
-            compared: the tensors that were compared, for their number of elements.
-        """
+    def set_numbers(self, difference: Deviation, compared: int) -> None:
+        """Set the numbers of a comparison, and of how many values it was."""
         self.max_abs = difference.max_abs
         self.max_rel = difference.max_rel
         self.excess = difference.excess
-        self.compared = sum(item.numel() for item in compared)
+        self.compared = compared
 
     def worst_first(self) -> tuple[int, float]:
         """Return the key that sorts layers, the most important first."""

@@ -338,7 +338,7 @@ def _verdict_on_output(mine: nn.Module, comparison: Comparison, differs: bool) -
     whole = LayerProof("root", type(mine).__name__, verdict, runs=0, reason="the whole")
     # The second model is the reference, to whose largest value the difference is relative.
     deviation = measure_in_doubles(comparison.theirs.outputs, comparison.mine.outputs)
-    whole.set_numbers(deviation, comparison.mine.outputs)
+    whole.set_numbers(deviation, compared=sum(item.numel() for item in comparison.mine.outputs))
     if deviation.reason:
         whole.reason = f"the whole; {deviation.reason}"
     return whole
