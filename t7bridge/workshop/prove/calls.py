@@ -1,7 +1,7 @@
 """Calls: what each layer with weights of a model takes and returns while the model runs, recorded by hooks.
+A layer of a second model gets the input of its partner, the layer of the first model with the same weights.
 
-A second model runs with the inputs of a first one: a layer whose input differs gets that of the layer with the same
-weights, its partner. What lies between layers is read from the graph of autograd, whose nodes name the operations.
+What lies between layers is read from the graph of autograd, whose nodes name the operations.
 """
 
 from __future__ import annotations
@@ -309,20 +309,20 @@ class _Recorder:
         self._depth += 1
         if self._depth > 1:
             return None  # a part of a layer with weights
-        call = self._call_of(place, layer, [args, kwargs])
+        call = self._call_of(place, layer, (args, kwargs))
         call.partner = self._partner_of(call)  # before it is among the calls, whose partners are taken
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
-        arguments = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
-        return self._corrected(call, arguments)
+        detached = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+        return self._corrected(call, detached)
 
-    def _call_of(self, place: str, layer: nn.Module, arguments: Any) -> Call:
+    def _call_of(self, place: str, layer: nn.Module, arguments: tuple[Any, Any]) -> Call:
         """Return the record of a layer that runs now on some arguments, without what it returns.
 
         Args:
             place: the name of the layer in its model.
             layer: the layer.
-            arguments: a list of the positional arguments and those by keyword.
+            arguments: the positional ones and those by keyword.
         """
         tensors = floats_of(arguments)
         weights = {name: Fingerprint.of(item) for name, item in own_tensors(layer).items()}

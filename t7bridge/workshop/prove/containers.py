@@ -1,10 +1,10 @@
 """The runs inside containers: which recorded values a container passed to the modules inside, by its flow.
+A flow says what a container does with any domain of values, see `nn/walk`; here a value is what Lua recorded of it.
 
-A domain of `nn/walk`: a value is what Lua recorded of it. The flow of a container determines the inputs of the modules
-inside: the previous layer's `output` in a sequence, the same value for all branches. What a class keeps besides, as a
-cell keeps the copies that ran its steps, its entry declares (`Recording`). Sources: nn 8726825, nngraph
-3ed3b9b `gmodule.lua`, rnn ba937a0 `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`, `Repeater.lua`,
-`MaskZero.lua`. May import graph and nn. Knows nothing of PyTorch.
+It determines the inputs of the modules inside: the previous layer's `output` in a sequence, the same value for all
+branches. What a class keeps besides, as a cell keeps the copies that ran its steps, its entry declares (`Recording`).
+Sources: nn 8726825, nngraph 3ed3b9b `gmodule.lua`, rnn ba937a0 `Sequencer.lua`, `BiSequencer.lua`, `BiSequencerLM.lua`,
+`Repeater.lua`, `MaskZero.lua`. May import graph and nn. Knows nothing of PyTorch.
 """
 
 from __future__ import annotations

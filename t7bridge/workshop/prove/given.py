@@ -1,8 +1,8 @@
 """Inputs of layers that follow from their own fields, where no layer's output is their input.
+Convolutions keep the unfolding of theirs: a matrix with a column for each place of the kernel, of all pixels under it.
 
-The CPU's convolutions keep their unfolded input: a matrix with a column for each place of the kernel, of all pixels
-under it. The rows of a lookup table are found in its output. The input of a linear layer with more outputs than inputs
-is solved for. May import graph.
+The rows of a lookup table are found in its output. The input of a linear layer with more outputs than inputs is solved
+for. May import graph.
 """
 
 from __future__ import annotations

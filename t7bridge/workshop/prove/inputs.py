@@ -1,6 +1,6 @@
 """Inputs that two models may accept, guessed from the layers that their inputs enter.
-
 A value is named by its origin: its way from the input of the model, such as (1, 0) for element 0 of element 1.
+
 May import graph and nn.
 """
 

@@ -1,7 +1,8 @@
 """Runs each layer of a model on its recorded input, and decides: it agrees, differs, or is not recorded.
+If a recorded input was overwritten, the node that computes it takes its place: the layers between two recorded values
+are compared as one.
 
-If the input of a layer was overwritten, for example by an in-place layer, what computes it takes its place: the layers
-between two recorded values are compared as one. May import graph and nn.
+May import graph and nn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Nodes: runs of layers that are computed here, whose inputs are recorded, or are computed by other nodes.
+Each is computed in double precision, and in several runs with errors of the precision in which Lua computed: how far
+these are from the first is what rounding explains.
 
-A node computes its result exactly, in double precision, and again in several runs with errors of the precision in which
-Lua computed. How far these are from the exact one is what rounding explains. May import graph.
+May import graph.
 """
 
 from __future__ import annotations

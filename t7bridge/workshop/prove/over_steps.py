@@ -1,6 +1,7 @@
 """Two recurrent models on the same sequences: what both return for each step, from states of zero.
+The first model is that of Lua, the second the one with which it is compared.
 
-The first model is that of Lua, the second the one with which it is compared. A model takes whole sequences, (steps,
+A model takes whole sequences, (steps,
 batch, features), or it is of one step, and is called once for each step. May import cells, nn and torchmodules.
 """
 

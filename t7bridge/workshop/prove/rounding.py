@@ -1,8 +1,8 @@
-"""The bound on errors of rounding: how far a result may be from that of exact arithmetic.
+"""The limit on errors of rounding: how far a result may be from that of exact arithmetic.
+It is measured: a layer is computed in double precision, and again with random errors of Lua's precision.
 
-Lua computed in single or double precision. A layer is computed in double precision, and again with random errors of
-Lua's precision in its input and weights, and in single precision. How far these results spread is what rounding
-explains.
+Lua computed in single or double precision. The random errors are in the input and the weights of the layer; a last run
+is in single precision. How far these results spread is what rounding explains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Two models on the same input: each layer with weights against that of the other model with the same weights.
+A layer of the second gets the input of its partner in the first, so that each difference is found where it arises.
 
-The second model runs with the inputs of the first, see `calls`, so that each difference is found where it arises.
 May import graph and nn.
 """
 
@@ -39,7 +39,7 @@ class Comparison:
             comparing on another input would show nothing new.
         differing: the calls of the first model to which those of the second differ, in input or output, by id.
 
-    `run` sets the last three.
+    `find_differences` sets the last three.
     """
 
     mine: ModelRun
@@ -62,7 +62,7 @@ class Comparison:
                 texts.append(f"{text}: {listed(places)}")
         return texts
 
-    def run(self) -> None:
+    def find_differences(self) -> None:
         """Compare what the layers and the models took and returned; see the class for what is set."""
         # Calls of the second model, by number, that returned other values. A value that comes from one of them differs
         # for that reason: nothing is said of it.
@@ -311,5 +311,5 @@ def compare(mine: nn.Module, theirs: nn.Module, label: str, value: Any, training
         raise ModelError("a model computes no finite numbers for the input", hint="Choose one: --input in.t7.")
     second = run_model(theirs, value, training, first)
     comparison = Comparison(first, second, label)
-    comparison.run()
+    comparison.find_differences()
     return comparison

@@ -1,7 +1,7 @@
 """The runs inside a cell: a recurrent module of rnn that runs copies of one module, one for each step of a sequence.
+In evaluation the module itself runs all steps. Tables such as `outputs` and `cells` have what each step returned.
 
-In training the copies, which share the weights, are in the field `sharedClones`; in evaluation the module itself runs
-all steps. The outputs and states of all steps are in tables such as `outputs` and `cells`. Sources: rnn ba937a0
+The copies, which share the weights, are in the field `sharedClones`. Sources: rnn ba937a0
 `AbstractRecurrent.lua`, `Recursor.lua`, `LSTM.lua`, `GRU.lua`, `Recurrent.lua`, `Recurrence.lua`.
 May import graph and nn. Knows nothing of PyTorch.
 """
