@@ -65,19 +65,20 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
         entry = layer_of(module.class_name)
         if entry is None or entry.kind != "criterion":
             proof.layers += judged(module, path, limits)
-            proof.layers += _not_run(module, path, {layer.path for layer in proof.layers}, limits)
+            proof.layers += _not_run(module, path, proof.layers, limits)
     return proof
 
 
-def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
+def _not_run(module: TorchObject, path: str, judged_layers: list[LayerProof], limits: Limits) -> list[LayerProof]:
     """Return the layers of a model that are in no run as not recorded, without containers and unknown classes.
 
     Args:
         module: the model.
         path: its path.
-        listed: the paths of the layers that have a verdict; those returned are added.
+        judged_layers: those that have a verdict; each path is returned once, and none of these.
         limits: resource limits.
     """
+    listed = {layer.path for layer in judged_layers}
     layers = []
     for place in Places(module, path, limits):
         if place.layer is None or place.layer.children or place.path in listed:
@@ -289,7 +290,7 @@ def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn
         ModelError: it has no model, or only weights.
     """
     document = formats.open(reference, limits=limits)
-    if document.spec.values == formats.LUA:
+    if document.spec.values == formats.LUA:  # a `.t7`
         value = document.first
         if isinstance(value, Table) and ("input" in value or "output" in value):
             return value, path

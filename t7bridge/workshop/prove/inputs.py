@@ -319,18 +319,20 @@ class _EnteredLayers(Kinds):
         return ANY if dim is not None and value.origin is not None else super().item(value, index, dim)
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Apply a function to every element of a list, in the input to one that is like all of them."""
+        """Apply a function to every element of a list; in the input once, to an element that is like all of them."""
         if value.origin is None:
             return super().steps(value, apply)
         return many(apply(Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
 
     def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
-        """Apply a module, or a copy of it, to every element of a list, in the input to one that is like all of them.
+        """Apply a module, or a copy of it, to every element of a list.
+
+        The length of a list in the input is not known: it is applied once there, to an element that is like all.
 
         Args:
             value: the list.
             apply: the function, of the number of the element and the element.
-            different: how many first numbers have a meaning of their own; in the input all elements count as the first.
+            different: how many numbers, from 0, the function tells apart; in the input all elements have number 0.
         """
         if value.origin is None:
             return super().each(value, apply, different)

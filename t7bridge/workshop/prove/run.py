@@ -249,7 +249,8 @@ class Run:
         if self.is_recurrent and self.step is not None:
             if keeps_all_outputs:
                 return recorded_of_step(self.obj, "outputs", self.step_in_tables)
-            # The last step. A backward has set the field `output` to that of the first one; the table has the last.
+            # This is the last step, as others have no run in evaluation. A backward has set the field `output` to that
+            # of the first step; the table has the last.
             output_of_last_step = self._output_of_last_step()
             if isinstance(output_of_last_step, Tensor):
                 return output_of_last_step
@@ -278,8 +279,8 @@ class Run:
     def read_recorded(self) -> None:
         """Set `output` and `grad_input` to what is recorded, and clear `input` if the output does not follow from it.
 
-        It does not where the output depends on the step before, too. The runs inside are given the input: they have to
-        be added before.
+        It does not where the output depends on an earlier step, too. To be called after the runs inside were added,
+        which are given the input.
         """
         # A module over sequences has all its steps in the input.
         if self.is_recurrent and not recording_of(self.obj).over_sequences:

@@ -33,8 +33,8 @@ _OTHER_SIZES = ((-13, -22), (13, 10))
 """What is added to height and width for a second input: first for smaller images, then for larger ones, no squares."""
 
 _lock = threading.Lock()
-_thread_counts: list[int] = []
-"""For each comparison that runs, PyTorch's number of threads before the first of them."""
+_counts_to_restore: list[int] = []
+"""For each comparison that runs, PyTorch's number of threads before the first of them: one number, several times."""
 
 
 @contextmanager
@@ -47,14 +47,14 @@ def _in_one_thread() -> Iterator[None]:
     with _lock:
         # Asked in any case: it initializes a new thread, which would later replace the number that is set here.
         own_count = torch.get_num_threads()
-        count_before_all = _thread_counts[0] if _thread_counts else own_count
-        _thread_counts.append(count_before_all)
+        count_before_all = _counts_to_restore[0] if _counts_to_restore else own_count
+        _counts_to_restore.append(count_before_all)
         torch.set_num_threads(1)
     try:
         yield
     finally:
         with _lock:
-            torch.set_num_threads(_thread_counts.pop())
+            torch.set_num_threads(_counts_to_restore.pop())
 
 
 @define(frozen=True)
@@ -106,7 +106,7 @@ class TwoModels:
                 problem_over_steps = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first = self._on_accepted_input(mine)
-        # It takes neither: what it says of sequences is about the inputs that it is meant for.
+        # It takes neither sequences nor one step: why it refuses sequences is what the user has to know.
         if first.result.theirs.error and problem_over_steps is not None:
             raise problem_over_steps
         return self._proof_of_layers(mine, first)
