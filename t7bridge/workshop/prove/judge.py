@@ -145,7 +145,7 @@ class Judge:
         """Return what computes the output of a run, which has not run yet; `None` if its input is unknown.
 
         Args:
-            outcome: that of the run; its `reason` is set to why the input is unknown, or where it comes from.
+            outcome: that of the run, whose `input_note` is set.
 
         Raises:
             RefusedError: its fields contradict one another.
@@ -162,7 +162,7 @@ class Judge:
         if inputs is None:
             if not has_output:
                 return None  # neither is recorded
-            outcome.reason = run.reason or NO_INPUT
+            outcome.input_note = run.why_no_input or NO_INPUT
         if run.joined is None:
             return self._node_of_layer(outcome, inputs)
         if inputs is None:
@@ -174,7 +174,7 @@ class Judge:
         """Return what computes the output of a layer; `None` if its input does not follow from its own fields either.
 
         Args:
-            outcome: that of its run, which receives what is known of the layer, and where its input comes from.
+            outcome: that of its run, whose `depends_on_weights` and `input_note` are set.
             inputs: its input; `None` if it is not recorded.
 
         Raises:
@@ -191,7 +191,7 @@ class Judge:
         derived = self._derived_input(outcome, layer)
         if derived is None:
             return None
-        outcome.reason = derived.reason
+        outcome.input_note = derived.reason
         return Node(outcome.number, layer.unit, layer, derived.inputs, derived.function)
 
     def _build(self, run: Run) -> LiveLayer:
@@ -336,7 +336,7 @@ class Judge:
         difference = node.compare(recorded, _rounding_factor(outcome.run))
         outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
-        outcome.has_recorded_shape = element_counts(recorded) == element_counts(node.values)
+        outcome.has_recorded_size = element_counts(recorded) == element_counts(node.values)
         agrees = _agrees(difference, node, members)
         doubt = "" if agrees else _doubt(outcome.run, node, recorded)
         if doubt:

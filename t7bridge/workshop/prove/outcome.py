@@ -33,14 +33,14 @@ class Outcome:
         run: the run.
         number: of the run: its place among all, from 0.
         verdict: one of `VERDICTS`; "not recorded" until it is decided.
-        reason: why; empty where the verdict needs no words. Before the verdict it says why the input is not known, or
-            from which fields it follows: in the first case "not recorded" stays, for this reason.
+        reason: why; empty where the verdict needs no words, or `input_note` says it.
+        input_note: why the input is not known, or from which fields it follows; empty if it is recorded.
         difference: the numbers of the comparison; `None` if nothing was compared.
         compared: number of compared values; 0 if nothing was compared.
         runs: number of runs that it is about: 1, until the runs of one layer are counted together.
         depends_on_weights: whether the compared result depends on weights, those of any layer compared along. Where
             weights have no effect, as on an input of zeros, it is False.
-        has_recorded_shape: whether what is computed has as many elements as what is recorded: no update of weights
+        has_recorded_size: whether what is computed has as many elements as what is recorded: no update of weights
             changes that.
         gradient_agrees: whether the gradient with respect to its input agrees; `None` if that is not known.
         updated: whether an update of the weights explains that it differs.
@@ -50,15 +50,16 @@ class Outcome:
     number: int
     verdict: str = NOT_RECORDED
     reason: str = ""
+    input_note: str = ""
     difference: Deviation | None = None
     compared: int = 0
     runs: int = 1
     depends_on_weights: bool = False
-    has_recorded_shape: bool = True
+    has_recorded_size: bool = True
     gradient_agrees: bool | None = None
     updated: bool = False
 
-    def decide(self, verdict: str, reason: str = "") -> None:
+    def decide(self, verdict: str, reason: str) -> None:
         """Set the verdict, and the reason for it."""
         self.verdict = verdict
         self.reason = reason
@@ -66,7 +67,7 @@ class Outcome:
     def refuse(self, reason: str) -> None:
         """Set the verdict that the layer contradicts its recorded values, whatever its weights are."""
         self.decide(DIFFERS, reason)
-        self.has_recorded_shape = False
+        self.has_recorded_size = False
         self.difference = None
 
     def set_difference(self, difference: Deviation, recorded: list[torch.Tensor]) -> None:
@@ -80,16 +81,17 @@ class Outcome:
         self.difference = outcome.difference
         self.compared = outcome.compared
         self.depends_on_weights = outcome.depends_on_weights
-        self.has_recorded_shape = outcome.has_recorded_shape
+        self.has_recorded_size = outcome.has_recorded_size
 
     def worst_first(self) -> tuple[int, bool, float]:
-        """Return the key that sorts runs, the most important first: by verdict, then other shapes, then difference."""
+        """Return the key that sorts runs, the most important first: by verdict, then other sizes, then difference."""
         excess = 0.0 if self.difference is None else self.difference.excess
-        return VERDICTS.index(self.verdict), self.has_recorded_shape, -excess
+        return VERDICTS.index(self.verdict), self.has_recorded_size, -excess
 
     def proof(self) -> LayerProof:
         """Return the verdict as it is reported; a layer that is not recorded has no numbers."""
-        proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=self.reason)
+        reason = self.reason or self.input_note
+        proof = LayerProof(self.run.path, self.run.obj.class_name, self.verdict, reason=reason)
         proof.parameters = own_parameters(self.run.obj)
         proof.has_weights = self.depends_on_weights
         proof.updated = self.updated
@@ -133,7 +135,7 @@ def note_update(layers: list[Outcome]) -> None:
         agreeing = [layer for layer in agreeing if not _has_only_other_weights(layer, flat_storages)]
     if not agreeing:
         for layer in differing:
-            layer.updated = layer.has_recorded_shape
+            layer.updated = layer.has_recorded_size
 
 
 def _has_only_other_weights(layer: Outcome, flat_storages: set[int]) -> bool:
@@ -208,9 +210,9 @@ def reason_with_others(outcome: Outcome, members: list[Outcome]) -> str:
     """Return what is known of the input of a run, and the layers that are compared as one with it.
 
     Args:
-        outcome: that of the run, whose `reason` says what is known of the input.
+        outcome: that of the run.
         members: those of the runs that are compared as one, itself among them.
     """
     others = [member.run.path for member in members if member is not outcome]
     together = f"compared as one with {', '.join(dict.fromkeys(others))}" if others else ""
-    return "; ".join(filter(None, (outcome.reason, together)))
+    return "; ".join(filter(None, (outcome.input_note, together)))

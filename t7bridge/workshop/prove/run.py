@@ -120,7 +120,7 @@ class Run:
         joined: the outputs of its modules, if it only joins them.
         is_last: whether its module does not run again later in the pass, which would overwrite its output. True of all
             until the first reading has ended.
-        reason: why the input is missing, if known.
+        why_no_input: why the input is missing, if known; else empty.
         contradiction: what is wrong with the fields of a container, which cannot have run with them.
         step: of the sequence that it is part of; `None` outside of sequences.
         previous_output: the module's output one step before, if a sequence keeps a copy of it; else `None`.
@@ -141,7 +141,7 @@ class Run:
     is_container: bool = False
     joined: Joined | None = None
     is_last: bool = True
-    reason: str = ""
+    why_no_input: str = ""
     contradiction: str = ""
     step: SequenceStep | None = None
     previous_output: Recorded = None
@@ -288,7 +288,7 @@ class Run:
         # A container around such a module continues from its step before, too.
         if self.is_container and self.step is not None and _keeps_state(self.obj):
             self.input = None
-            self.reason = STEP_BEFORE
+            self.why_no_input = STEP_BEFORE
         self.output = self.recorded_output()
         self.grad_input = self.recorded_grad_input()
 
