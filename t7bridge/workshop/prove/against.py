@@ -33,7 +33,7 @@ from ...nn.state_dict import state_dict
 from ...torchmodules.build import copy_module, live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import judged
-from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
+from .layer import LiveLayer, NotRunError, first_line, flat, in_double, to_doubles, to_torch
 from .nodes import Node, element_counts
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
 from .recorded import Recorded, is_complete, own_parameters, recorded
@@ -192,7 +192,7 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     except (NotRunError, T7BridgeError) as error:
         proof.reason = f"{label}: {error}"
         return proof
-    expected = doubles(to_torch(wanted))
+    expected = list(flat(to_torch(wanted)))
     difference = node.compare(expected, FACTOR_OF_WHOLE)
     proof.verdict = AGREES if difference.is_within_limit else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))

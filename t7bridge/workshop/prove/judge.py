@@ -18,7 +18,7 @@ from ...graph.tensor import Tensor
 from ...limits import Limits
 from ...nn.registry import in_lua_of
 from .given import Derived, check_kernel, derived_input
-from .layer import LiveLayer, NotRunError, RefusedError, Values, doubles, gradients, map_tensors, to_doubles, to_torch
+from .layer import LiveLayer, NotRunError, RefusedError, Values, flat, gradients, map_tensors, to_doubles, to_torch
 from .memory import Memory
 from .nodes import ComputedMemory, Node, element_counts
 from .outcome import Outcome, by_path, count_of, decide_by_error, note_mode, note_update, reason_with_others
@@ -331,7 +331,7 @@ class Judge:
             outcome: that of the run, which receives the verdict and the numbers.
             node: what has computed the output.
         """
-        recorded = doubles(self._to_torch(outcome.run.output))
+        recorded = list(flat(self._to_torch(outcome.run.output)))
         members = [self._outcomes[member.run_number] for member in node.nodes_since_recorded()]  # the last is `outcome`
         difference = node.compare(recorded, _rounding_factor(outcome.run))
         outcome.set_difference(difference, recorded)
@@ -372,7 +372,7 @@ class Judge:
             if layer is None or node.is_random:
                 return  # a concatenation has no weights to check, and a random layer another gradient each time
         try:
-            recorded = doubles(to_torch(run.grad_input))
+            recorded = list(flat(to_torch(run.grad_input)))
             backward = self._backward_of_any_input(outcome, layer or self._build(run))
         except (NotRunError, T7BridgeError):
             return  # there is no gradient, or no layer
@@ -546,7 +546,7 @@ def _batch_sizes_in_words(node: Node, recorded: list[torch.Tensor]) -> str:
         node: what computes the output of the input.
         recorded: the output in the file.
     """
-    sizes_of_input = {len(item) for item in doubles(node.input_values()) if item.dim()}
+    sizes_of_input = {len(item) for item in flat(node.input_values()) if item.dim()}
     sizes_computed = {len(item) for item in node.values if item.dim()}
     sizes_recorded = {len(item) for item in recorded if item.dim()}
     if len(sizes_of_input) != 1 or len(sizes_recorded) != 1 or sizes_of_input != sizes_computed:

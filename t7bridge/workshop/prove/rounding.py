@@ -38,8 +38,8 @@ ATOL = 1e-5
 _PART_OF_MEAN = 0.1
 """Part of a tensor's root mean square that is added to the size of each element: a small one may be a sum of large
 terms that cancel, and has their errors. An estimate."""
-_NEAR_LARGEST_FLOAT = 3e38
-"""A sum beyond the largest float, 3.4e38, is infinite in Lua but not here."""
+_NEAR_LARGEST = 0.88
+"""Part of the largest number of a type from which on a sum may be infinite in Lua but not here."""
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
 _ENOUGH = 16
@@ -188,7 +188,7 @@ def measure(
     """Compare recorded with computed values, the elements of all tensors together.
 
     Args:
-        recorded: tensors.
+        recorded: tensors of the types in which they are recorded, which have different largest numbers.
         computed: as many in double precision, of the same shapes but for dimensions of one element.
         expected: the error of rounding expected for each element of `computed`, as a standard deviation above 0.
         factor: by which the limit on rounding, `HEADROOM` standard deviations, is multiplied.
@@ -202,8 +202,10 @@ def measure(
     in_file = joined(recorded)
     here = joined(computed)
     are_finite = in_file.isfinite() & here.isfinite()
-    if not bool((are_finite | _are_same_infinities(in_file, here)).all()):
-        return Deviation("infinite or not a number on one side")
+    if not bool(are_finite.all()):
+        are_same = are_finite | _are_same_infinities(in_file, here, joined(_largest_numbers(recorded)))
+        if not bool(are_same.all()):
+            return Deviation("infinite or not a number on one side")
     # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
     here = torch.where(are_finite, here, 0.0)
@@ -254,16 +256,26 @@ def _reason_of_shapes(recorded: list[torch.Tensor], computed: list[torch.Tensor]
     return ""
 
 
-def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """Return for each element whether it counts as the same though it is infinite, or not a number.
 
     Args:
         in_file: what Lua computed in its precision.
-        here: what is computed in double precision, where a sum is finite that is too large for Lua's floats.
+        here: what is computed in double precision, where a sum is finite that is too large for Lua's type.
+        largest: the largest number of that type.
     """
     are_same = (in_file == here) | (in_file.isnan() & here.isnan())
-    is_too_large = (here.abs() > _NEAR_LARGEST_FLOAT) & (here.sign() == in_file.sign())
+    is_too_large = (here.abs() > _NEAR_LARGEST * largest) & (here.sign() == in_file.sign())
     return are_same | (in_file.isinf() & is_too_large)
+
+
+def _largest_numbers(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return for each element of each tensor the largest number of its type; infinity for whole numbers."""
+    filled = []
+    for tensor in tensors:
+        largest = torch.finfo(tensor.dtype).max if tensor.is_floating_point() else inf
+        filled.append(torch.full_like(tensor, largest, dtype=torch.float64))
+    return filled
 
 
 def _largest(values: torch.Tensor) -> float:

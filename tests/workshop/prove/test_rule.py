@@ -380,6 +380,16 @@ def test_infinities_have_a_sign(computed: float):
     assert bool(deviation.reason) == (computed < 0)
 
 
+@pytest.mark.parametrize(("dtype", "computed"), [(torch.float16, 1e5), (torch.float32, 1e39), (torch.float64, 1e308)])
+def test_infinities_are_beyond_the_type_of_lua(dtype: torch.dtype, computed: float):
+    """A sum is infinite in Lua beyond the largest number of its type: 65 504, 3.4e38 or 1.8e308."""
+    expected = [torch.full((1,), 1e-7, dtype=torch.float64)]
+    recorded = [torch.tensor([torch.inf], dtype=dtype)]
+    of_computed = [torch.tensor([computed], dtype=torch.float64)]
+    assert measure(recorded, of_computed, expected).is_within_limit == (dtype != torch.float64)
+    assert not measure(recorded, [of_computed[0] / 10], expected).is_within_limit
+
+
 def test_an_output_without_dimensions():
     """Of a linear layer that returned one number, nobody knows the input."""
     model, _ = two_layers(backward=False)
