@@ -331,7 +331,7 @@ class _Recorder:
         return Call(
             place,
             layer,
-            weights=sorted(weights.values()),
+            weights=sorted(weights.values()),  # their names may differ between the models
             bias=bias,
             inputs=[Digest.of(item) for item in tensors],
             has_whole_numbers=are_whole_numbers(arguments),
@@ -365,7 +365,8 @@ class _Recorder:
         """Return the arguments that a layer gets: its own model's, with the input of its partner if that differs.
 
         Args:
-            call: of the layer, whose `stored_input` and `ran_on_same_input` are set.
+            call: of the layer, whose `inputs` are digests of the arguments; `stored_input` and `ran_on_same_input` are
+                set.
             arguments: the positional ones and those by keyword that its own model gave it.
         """
         tensors = floats_of(arguments)
@@ -408,7 +409,8 @@ class _Recorder:
             output: what it returned; `None` if that is nothing, or it raised an error.
 
         Returns:
-            What the model goes on with, instead of the output; `None` if the output stays.
+            What the model goes on with: the output, where autograd's graph begins anew, so that `origin_of` finds for
+            later values from which calls they come. `None` if it stays.
         """
         self._depth -= 1
         if self._depth > 0:

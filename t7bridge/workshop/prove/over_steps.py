@@ -85,7 +85,7 @@ def prove_over_steps(subject: Subject, other: nn.Module, name: str, recurrent: R
         differences.append(f"for steps that are zeros, the .t7 returns zeros, and {name} does not")
     proof = Proof(subject.file, against=f"steps of {name}", reference=name, differences=differences)
     proof.layers = [_verdict_on_whole(mine, wanted, answer.outputs, differs=bool(differences))]
-    # What no function at the end explains is taken for weights at other places.
+    # What no function at the end explains is taken for weights at other places, as values of layers are not compared.
     proof.misplaced = answer.is_unexplained
     proof.modes = f"{answer.form} from states of zero in evaluation mode"
     return proof
@@ -100,7 +100,7 @@ def _verdict_on_whole(mine: nn.Module, wanted: torch.Tensor, outputs: torch.Tens
         outputs: those of the second model, which may be of the last step alone.
         differs: whether anything differs.
     """
-    # The sentence of the proof says of how many steps the outputs agree: it counts runs.
+    # Each step counts as a run: the sentence of the proof says with how many the model agrees.
     whole = LayerProof("root", type(mine).__name__, DIFFERS if differs else AGREES, runs=len(outputs))
     whole.parameters = sum(item.numel() for item in mine.parameters())
     last_steps = wanted[-len(outputs) :]
