@@ -121,7 +121,7 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 @define(eq=False)
 class LiveLayer:
-    """One Lua module as a PyTorch module in double precision.
+    """One Lua module as a PyTorch module in double precision, which may run with other `tensors` than its own.
 
     Attributes:
         obj: the module in Lua.

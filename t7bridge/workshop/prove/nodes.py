@@ -58,7 +58,7 @@ class NodeOutput:
 
 @define(eq=False)
 class Node:
-    """One run of one layer, computed in double precision and several times with errors.
+    """One run of one layer, computed in double precision (`values`) and several times with errors (`perturbed`).
 
     Attributes:
         run_number: the place of the run among all, from 0.

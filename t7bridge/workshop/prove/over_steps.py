@@ -110,7 +110,7 @@ def _verdict_on_whole(mine: nn.Module, wanted: torch.Tensor, outputs: torch.Tens
 
 @define
 class RecurrentModels:
-    """Two recurrent models, live, that are run on the same sequences.
+    """Two recurrent models, live, that are run on the same sequences: `mine`, the first one, and `other`.
 
     Attributes:
         mine: the first.

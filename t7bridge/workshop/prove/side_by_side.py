@@ -27,11 +27,12 @@ _AT_THE_END = "at the end"
 
 @define(eq=False)
 class Comparison:
-    """The differences of two models that ran on one input in one mode, each described where it arises.
+    """The differences of two models that ran on one input in one mode, each described where it arises. `mine` and `my_`
+    are of the first model, that of Lua; `theirs` and `their_` of the second.
 
     Attributes:
-        mine: the run of the first model, that of Lua. In all methods `mine` and `my_` are of the first model.
-        theirs: that of the second model, with the inputs of the first. `theirs` and `their_` are of the second.
+        mine: the run of the first model.
+        theirs: that of the second model, with the inputs of the first.
         label: the name of the second model.
         places_by_text: what differs, in words → the places where it does, none for the models as a whole; empty if all
             agrees. See `differences`.
