@@ -86,7 +86,7 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
     try:
         entered(plan, Kind("any", origin=_THE_INPUT))
     except (*FLOW_ERRORS, RecursionError):
-        return None
+        return None  # a flow needs to know more of the input, or modules are nested too deep
     return entered.hints.example(_THE_INPUT)
 
 
