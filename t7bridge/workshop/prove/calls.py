@@ -254,17 +254,19 @@ class _Recorder:
             value: the input of the model, or what a layer with weights has returned.
             source: `INPUT`, or the number of the call that has returned it.
         """
+        return tree_map_only(torch.Tensor, partial(self._copy_of_leaf, source=source), value)
 
-        def begin_at(item: torch.Tensor) -> torch.Tensor:
-            if not item.is_floating_point():
-                return item
-            leaf = item.detach().requires_grad_()
-            self._leaves.append(leaf)
-            self._sources[id(leaf)] = source
-            # The model gets a copy, which its operations in place may change: they may not change a leaf.
-            return leaf.clone()
+    def _copy_of_leaf(self, item: torch.Tensor, source: int) -> torch.Tensor:
+        """Make a leaf of autograd's graph of a tensor, note its source, and return a copy, which the model gets.
 
-        return tree_map_only(torch.Tensor, begin_at, value)
+        Operations in place may not change a leaf, but the copy.
+        """
+        if not item.is_floating_point():
+            return item
+        leaf = item.detach().requires_grad_()
+        self._leaves.append(leaf)
+        self._sources[id(leaf)] = source
+        return leaf.clone()
 
     def origin_of(self, tensors: Iterable[torch.Tensor]) -> Origin:
         """Return where tensors come from: back to the results of other layers with weights, and to the input.
