@@ -167,7 +167,9 @@ def normalizes(model: nn.Module) -> bool:
 
 
 def run_model(model: nn.Module, value: Any, training: bool, first: ModelRun | None = None) -> ModelRun:
-    """Run a model, and return what its layers took and returned; what it does to its buffers is undone, not its mode.
+    """Run a model, and return what its layers took and returned.
+
+    What it changes in its buffers is undone; its mode, and buffers that it registers, stay.
 
     Args:
         model: the model.
@@ -177,7 +179,7 @@ def run_model(model: nn.Module, value: Any, training: bool, first: ModelRun | No
     """
     recorder = _Recorder(first)
     run = ModelRun(recorder.calls)
-    buffers = {name: item.clone() for name, item in model.named_buffers()}
+    buffers_and_copies = [(item, item.clone()) for item in model.buffers()]
     try:
         _set_mode(model, training)
         with recorder.hooks(model), torch.enable_grad(), warnings.catch_warnings():
@@ -191,8 +193,8 @@ def run_model(model: nn.Module, value: Any, training: bool, first: ModelRun | No
         run.error = f"{type(error).__name__}: {first_line(error)}"
     finally:
         with torch.no_grad():  # autograd would record the copies
-            for name, item in model.named_buffers():
-                item.copy_(buffers[name])
+            for buffer, copy in buffers_and_copies:
+                buffer.copy_(copy)
     return run
 
 

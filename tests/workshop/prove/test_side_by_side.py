@@ -351,3 +351,24 @@ def test_match_says_how_the_input_is_prepared(source, tmp_path, capsys: pytest.C
     error = capsys.readouterr().err
     assert "root.meanstd.mean: 0.485, 0.456, 0.406; root.meanstd.std: 1, 1, 1\n" in error
     assert "epoch" not in error
+
+
+def test_a_model_that_registers_a_buffer_while_it_runs():
+    """A table that a model makes when it runs first, as of positions, may stay."""
+
+    class Lazy(nn.Module):
+        """A layer that makes its table in the first pass."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Add the table."""
+            if not hasattr(self, "table"):
+                self.register_buffer("table", torch.ones(3, dtype=torch.float64))
+            return self.layer(x) + self.table
+
+    model = Lazy()
+    comparison = compare(model, model, "lazy", torch.ones(2, 3, dtype=torch.float64), training=False)
+    assert not comparison.differences
