@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from ...data import define
-from .digests import Digest, Fingerprint, are_whole_numbers, floats_of, match, own_tensors, tensors_of
+from .digests import Digest, Fingerprint, are_whole_numbers, dense_reals, floats_of, match, own_tensors, tensors_of
 from .layer import first_line
 
 _MOST_STORED = 1 << 27
@@ -139,7 +139,7 @@ class ModelRun:
 
     Attributes:
         calls: those of layers with weights, in order.
-        outputs: the tensors that the model returned; empty if it was stopped.
+        outputs: the tensors that the model returned, see `dense_reals`; empty if it was stopped.
         digests: of the outputs.
         origin: of the outputs.
         error: what stopped the model; empty if nothing did.
@@ -186,7 +186,7 @@ def run_model(model: nn.Module, value: Any, training: bool, first: ModelRun | No
             warnings.simplefilter("ignore")
             result = model(recorder.beginning_at(value, INPUT))
         outputs = tensors_of(result)
-        run.outputs = [item.detach() for item in outputs]
+        run.outputs = [dense_reals(item.detach()) for item in outputs]
         run.digests = [Digest.of(item) for item in run.outputs]
         run.origin = recorder.origin_of(outputs)
     except Exception as error:  # the user's code may raise anything

@@ -40,8 +40,8 @@ class Digest:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Digest:
-        """Return the digest of a real tensor, which does not depend on its shape."""
-        values = tensor.detach().reshape(-1).double()
+        """Return the digest of a tensor, which does not depend on its shape."""
+        values = dense_reals(tensor.detach()).reshape(-1).double()
         norm = float(values.norm())
         # An element's factor is one random number for its place in a chunk, times one for the chunk. There are enough
         # of the latter for 2^32 elements, 32 GiB.
@@ -76,6 +76,12 @@ def _random_numbers() -> torch.Tensor:
     return torch.randn(_CHUNK, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+def dense_reals(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements are all stored, as real numbers: two for each complex one, in a last dimension."""
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+
+
 def match(values: list[Digest], others: list[Digest]) -> bool:
     """Return whether two lists of values are the same."""
     return len(values) == len(others) and all(map(Digest.matches, values, others))
@@ -93,7 +99,7 @@ def floats_of(value: Any) -> list[torch.Tensor]:
 
 def are_whole_numbers(value: Any) -> bool:
     """Return whether a value has tensors, and all their elements are whole numbers, of whatever type."""
-    tensors = tensors_of(value)
+    tensors = [dense_reals(item) for item in tensors_of(value)]
     return bool(tensors) and all(not item.is_floating_point() or torch.equal(item, item.round()) for item in tensors)
 
 

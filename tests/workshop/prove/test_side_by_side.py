@@ -372,3 +372,23 @@ def test_a_model_that_registers_a_buffer_while_it_runs():
     model = Lazy()
     comparison = compare(model, model, "lazy", torch.ones(2, 3, dtype=torch.float64), training=False)
     assert not comparison.differences
+
+
+@pytest.mark.parametrize(
+    ("returned", "agrees"),
+    [
+        (torch.Tensor.to_sparse, True),
+        (lambda x: torch.complex(x, x), False),
+        (lambda x: torch.complex(x, 0 * x), False),
+    ],
+)
+def test_outputs_of_any_type(returned: Callable[[torch.Tensor], torch.Tensor], agrees: bool):
+    """Sparse tensors are compared as dense ones; complex numbers, which Lua lacks, differ from their real parts."""
+    weight = Tensor.from_numpy(np.arange(16.0).reshape(4, 4))
+    subject = t7bridge.TorchObject("nn.Linear", 1, Table.of({"weight": weight}))
+    layer = nn.Linear(4, 4, bias=False, dtype=torch.float64)
+    layer.load_state_dict({"weight": torch.from_numpy(weight.numpy())})
+    model = nn.Sequential(layer)
+    model.register_forward_hook(lambda layer, inputs, output: returned(output))
+    proof = t7bridge.prove(subject, against=model, input=["2x4"])
+    assert (proof.exit_code == 0) == agrees
