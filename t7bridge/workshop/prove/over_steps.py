@@ -20,6 +20,7 @@ from ...nn.output_shapes import Example, inputs_text
 from ...torchmodules.build import live_module
 from ...torchmodules.layers.recurrent import MaskZero
 from ..cells import Recurrence
+from .digests import dense_reals
 from .layer import drawn, first_line, flat, in_double
 from .proof import AGREES, DIFFERS, LayerProof, Proof, Subject
 from .rounding import measure_in_doubles
@@ -254,12 +255,12 @@ def _outputs_over_sequences(model: nn.Module, inputs: Any, is_batch_first: bool)
         is_batch_first: see `_outputs`.
     """
     batch = inputs.shape[1]
+    output, *_ = flat(model(inputs.transpose(0, 1) if is_batch_first else inputs))
+    output = dense_reals(output)
     # Some models return all steps of all sequences as one list of rows: the first two dimensions are split again.
-    if not is_batch_first:
-        output = next(flat(model(inputs)))
-        return output.reshape(-1, batch, output.shape[-1])
-    output = next(flat(model(inputs.transpose(0, 1))))
-    return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
+    if is_batch_first:
+        return output.reshape(batch, -1, output.shape[-1]).transpose(0, 1)
+    return output.reshape(-1, batch, output.shape[-1])
 
 
 def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
