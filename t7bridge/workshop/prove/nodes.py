@@ -41,16 +41,16 @@ class NodeOutput:
     index: int
     shape: tuple[int, ...]
 
-    def get(self, draw: int | None) -> torch.Tensor:
+    def get(self, error_run: int | None) -> torch.Tensor:
         """Return the computed value.
 
         Args:
-            draw: the number of the run with errors whose value is asked for; `None` for the exact one.
+            error_run: the number of the run with errors whose value is asked for; `None` for the exact one.
 
         Raises:
             RefusedError: its node computed something of another size.
         """
-        values = self.node.values if draw is None else self.node.perturbed[draw]
+        values = self.node.values if error_run is None else self.node.perturbed[error_run]
         if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
             raise RefusedError("another shape than recorded")
         return values[self.index].reshape(self.shape)
@@ -87,7 +87,7 @@ class Node:
         """
         self.values = self.compute()
         # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
-        self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
+        self.perturbed = [self.compute(error_run) for error_run in range(PERTURBED_RUNS)]
         self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 
     def _in_single_precision(self) -> list[torch.Tensor]:
@@ -107,23 +107,23 @@ class Node:
             scaled.append(exact + (inexact.reshape(exact.shape) - exact) * scale)
         return scaled
 
-    def compute(self, draw: int | None = None) -> list[torch.Tensor]:
+    def compute(self, error_run: int | None = None) -> list[torch.Tensor]:
         """Compute the tensors.
 
         Args:
-            draw: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of random
-                errors. `None` for the exact run.
+            error_run: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of the
+                random errors. `None` for the exact run.
 
         Raises:
             NotRunError: the layer cannot be run on its input, or a node before computed something of another size.
         """
         layer = self.layer
-        value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
+        value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(error_run))
         # A concatenation has no errors of its own: those of its inputs are in `value`.
-        if layer is not None and draw == _SINGLE_PRECISION:
+        if layer is not None and error_run == _SINGLE_PRECISION:
             layer, value = layer.in_single(value)
-        elif layer is not None and draw is not None:
-            layer, value = layer.disturbed(value, seed=draw)
+        elif layer is not None and error_run is not None:
+            layer, value = layer.disturbed(value, seed=error_run)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -165,7 +165,7 @@ class Node:
 
     def input_values(self) -> Values:
         """Return the input, with the exact values of what other nodes compute."""
-        return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw=None))
+        return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(error_run=None))
 
 
 def element_counts(tensors: list[torch.Tensor]) -> list[int]:

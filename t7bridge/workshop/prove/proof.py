@@ -232,7 +232,7 @@ class Proof(Printed):
         """Return the sentence on the layers that agree, of which there are some."""
         agreeing = self.agreeing()
         runs = sum(layer.runs for layer in agreeing)
-        # Only the verdict on a model as a whole counts no runs.
+        # "298 recorded activations of Lua Torch"; only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
         # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)

@@ -1,4 +1,7 @@
-"""A model against a second one, both on the same inputs. May import cells, conversion, graph, nn, torchmodules."""
+"""A model of Lua, the first, against a second one, both on the same inputs.
+
+May import cells, conversion, graph, nn, torchmodules.
+"""
 
 from __future__ import annotations
 
