@@ -19,7 +19,7 @@ from ...errors import ModelError
 from ...nn.output_shapes import Example, inputs_text
 from ...torchmodules.build import live_module
 from ...torchmodules.layers.recurrent import MaskZero
-from ..cells import Recurrence
+from ..cells import Recurrence, StateOfStep
 from .digests import dense_reals
 from .layer import drawn, first_line, flat, in_double
 from .proof import AGREES, DIFFERS, LayerProof, Proof, Subject
@@ -223,7 +223,7 @@ def _has_batch_first(model: nn.Module) -> bool:
 
 
 def _outputs(
-    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[tuple[int, int, int]] | None = None
+    model: nn.Module, inputs: Any, is_batch_first: bool, states: Sequence[StateOfStep] | None = None
 ) -> torch.Tensor:
     """Return what a recurrent model returns for sequences, from states of zero: (steps, batch, features).
 
@@ -263,28 +263,28 @@ def _outputs_over_sequences(model: nn.Module, inputs: Any, is_batch_first: bool)
     return output.reshape(-1, batch, output.shape[-1])
 
 
-def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+def _outputs_of_steps(model: nn.Module, inputs: Any, states: Sequence[StateOfStep]) -> torch.Tensor:
     """Return what a model of one step returns for sequences, called once for each step.
 
     Args:
         model: the model, which takes and returns a list of the states and one other value.
         inputs: the sequences, (steps, batch, features).
-        states: of each the place among the inputs, that among the outputs, and its number of features.
+        states: the states.
     """
     # The input and the output are at the places that no state has: one place is left among both.
     places = range(len(states) + 1)
-    (input_place,) = set(places) - {state_input for state_input, _, _ in states}
-    (output_place,) = set(places) - {state_output for _, state_output, _ in states}
+    (input_place,) = set(places) - {state.input_place for state in states}
+    (output_place,) = set(places) - {state.output_place for state in states}
     batch = inputs.shape[1]
     arguments: dict[int, torch.Tensor] = {}  # of the next step, by their places
-    for state_input, _, features in states:
-        arguments[state_input] = torch.zeros(batch, features, dtype=torch.float64)
+    for state in states:
+        arguments[state.input_place] = torch.zeros(batch, state.features, dtype=torch.float64)
     outputs = []
     for input_of_step in inputs:
         arguments[input_place] = input_of_step
         results = model([arguments[place] for place in places])
-        for state_input, state_output, _ in states:
-            arguments[state_input] = results[state_output]
+        for state in states:
+            arguments[state.input_place] = results[state.output_place]
         outputs.append(results[output_place])
     return torch.stack(outputs)
 

@@ -18,7 +18,7 @@ from t7bridge.cli import main
 from t7bridge.errors import ModelError
 from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.recurrent import MaskZero
-from t7bridge.workshop.cells import Recurrence
+from t7bridge.workshop.cells import Recurrence, StateOfStep
 from t7bridge.workshop.prove.over_steps import Form, RecurrentModels
 from t7bridge.workshop.prove.two_models import _in_one_thread
 
@@ -218,7 +218,7 @@ class AllSteps(torch.nn.Module):
 def test_masks_of_a_model_that_takes_its_state():
     """A model of one step is asked for a step of zeros as it is for others: with its state."""
     mine = OneStep()
-    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=((1, 1, 3),))
+    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=(StateOfStep(1, 1, 3),))
     inputs = torch.randn(4, 2, 3, dtype=torch.float64)
     for layer, differs in ((mine.layer, False), (mine.layer[0], True)):
         models = RecurrentModels(mine, recurrent, AllSteps(layer), "theirs")
@@ -237,7 +237,7 @@ class ComplexSteps(AllSteps):
 def test_complex_steps_are_others():
     """A model over sequences that returns complex numbers returns no steps as the model of Lua does."""
     mine = OneStep()
-    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=((1, 1, 3),))
+    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=(StateOfStep(1, 1, 3),))
     inputs = torch.randn(4, 2, 3, dtype=torch.float64)
     models = RecurrentModels(mine, recurrent, ComplexSteps(mine.layer[0]), "theirs")
     with pytest.raises(ModelError, match="the models do not return as many values for each step"):
