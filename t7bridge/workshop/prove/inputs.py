@@ -7,6 +7,7 @@ May import graph and nn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 from attrs import evolve
@@ -37,6 +38,8 @@ _MOST_ELEMENTS = 64
 """Maximum number of elements of a list of inputs."""
 _STEPS = 3
 """Elements of a list of steps, and steps of a sequence, whose number a model leaves open."""
+_MOST_NUMBERS = 1 << 27
+"""Maximum number of elements of a tensor that is guessed: 1 GiB in double precision."""
 _MOST_VALUES = 1_000
 """Maximum number of elements, and of values computed from them, that are told apart."""
 _MOST_MODULES = 10_000
@@ -379,7 +382,9 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
-    return Example(name="", shape=tuple(extents[axis] for axis in axes))
+    shape = tuple(extents[axis] for axis in axes)
+    # A damaged field may have any number of features.
+    return Example(name="", shape=shape) if prod(shape) <= _MOST_NUMBERS else None
 
 
 def _example_of_tokens(spec: ModuleSpec, first_row: int | None) -> Example | None:
