@@ -186,6 +186,10 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
         exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
     except Exception:  # the user's code may raise any
         return None
+    for example, value in zip(inputs, inputs_of(exported)):
+        # Where PyTorch fixed the batch, the program takes two examples, and not the one that there is.
+        if is_tensor(example) and is_tensor(value) and not _fits(tuple(example.shape), _shape_for_message(value)):
+            return None
     environment = environment_of(exported)
     if environment is None:  # no extent is open
         return exported

@@ -455,9 +455,23 @@ def test_pooling_has_no_window_behind_its_input(tmp_path):
     for number, pool in enumerate(pools):
         t7bridge.save_module(pool, tmp_path / f"{number}.t7", images)
         torch.testing.assert_close(t7bridge.load_module(tmp_path / f"{number}.t7")(images), pool(images))
+    t7bridge.save_module(pools[0], tmp_path / "single.t7", images[0])
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "single.t7")(images[0]), pools[0](images[0]))
     with_indices = nn.MaxPool2d((1, 2), (3, 4), ceil_mode=True, return_indices=True)
     with pytest.raises(UnsupportedError, match="behind the input"):
         t7bridge.save_module(with_indices, tmp_path / "indices.t7", images, allow=("layers",))
+
+
+class Taken(nn.Module):
+    def forward(self, x):
+        return x.take_along_dim(x.argmax(1, keepdim=True), 1)
+
+
+def test_batch_that_pytorch_fixes_is_the_example_s(tmp_path):
+    """PyTorch's own rule for an operation may fix the batch of the trace, which is of two where the example has one."""
+    rows = torch.randn(1, 5, 4)
+    t7bridge.save_module(Taken(), tmp_path / "m.t7", rows, allow=("layers",))
+    assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(rows), Taken()(rows))
 
 
 def test_circular_padding_crops_first(tmp_path):
