@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from importlib.resources import files
+from itertools import zip_longest
 from typing import Any
 
 import sympy
@@ -70,7 +71,7 @@ def export_module(
         module: the module, or a script module.
         inputs: example inputs.
         own_backwards: receives the names of the user's classes of `torch.autograd.Function`, which have a backward of
-            their own.
+            their own, as often as they are applied in any attempt.
         freedom: the extents that may be open at most.
 
     Raises:
@@ -79,13 +80,14 @@ def export_module(
     is_script = isinstance(module, torch.jit.ScriptModule)
     runner = _ScriptRunner(module) if is_script else module
     exporters = [partial(export_open, runner)]
-    if is_script:  # a run fixes the sizes that the code reads
+    if is_script:  # to export a run of it fixes the sizes that the code reads, where the converter may not
         exporters.append(partial(_convert_script, module))
-    if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
+    has_extents = any(is_tensor(value) and value.dim() for value in inputs)
+    if has_extents:
         exported = _most_open(exporters, inputs, own_backwards, freedom)
         if exported is not None:
             return exported
-    own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
+    own_backwards.clear()  # of the attempts that failed, whose classes the last one applies again
     try:
         return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
     except Exception as error:
@@ -107,7 +109,7 @@ def _most_open(
     """
     with_fixed_batch: Any = None
     for level in (Freedom.ALL, Freedom.BATCH):
-        if level < freedom:  # a lower level is more freedom
+        if level < freedom:  # a lower number is more freedom
             continue
         for export in exporters:
             exported = export(inputs, own_backwards, level)
@@ -176,7 +178,7 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
         own_backwards: receives names of classes, see `export_module`.
         freedom: the extents that may be open.
     """
-    # A batch of one becomes one of two, as torch.export fixes extents of 1.
+    # torch.export would fix a batch of one.
     batches = tuple(_as_batch_of_two(value) for value in inputs)
     dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
@@ -186,13 +188,18 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
         exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
     except Exception:  # the user's code may raise any
         return None
+    # The code may have a branch for a batch of one, which is not in the graph of two examples.
+    return exported if _takes(exported, inputs) else None
+
+
+def _takes(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
+    """Return whether a program that was exported with open extents takes an example of these sizes."""
     environment = environment_of(exported)
     if environment is None:  # no extent is open
-        return exported
+        return True
     sizes = Sizes(example=example_of(exported, environment, inputs))
-    sizes.conditions += conditions_of(exported, environment, sizes, is_ours=True)
-    # A branch for a batch of one is not in the graph of two examples: the example itself then breaks a condition.
-    return exported if sizes.holds() else None
+    sizes.conditions += conditions_of(environment)
+    return sizes.holds()
 
 
 def _as_batch_of_two(value: Any) -> Any:
@@ -209,7 +216,7 @@ def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
     rank = value.dim()
     if freedom == Freedom.BATCH:
         rank = min(rank, 1)
-    # The first dimension is the batch, and open though it is 1; see `export_open`.
+    # The first dimension is the batch, and open even if it is 1; see `export_open`.
     return {axis: Dim.AUTO for axis in range(rank) if axis == 0 or value.shape[axis] > 1}
 
 
@@ -332,7 +339,7 @@ def open_sizes() -> Iterator[None]:
     """Have `torch.export` treat sizes of 0 and 1 as any other, and note which relations of sizes the user's code reads.
 
     Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
-    too, at the line of the source that calls them, but not by these objects. See `_conditions`.
+    too, at the line of the source that calls them, but not by these objects. See `conditions_of`.
     """
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
@@ -393,35 +400,21 @@ def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, .
     return values
 
 
-def conditions_of(exported: ExportedProgram, environment: Any, sizes: Sizes, is_ours: bool) -> list[Any]:
-    """Return the conditions of the source of a program, as relations of symbols.
-
-    Args:
-        exported: the program.
-        environment: see `environment_of`.
-        sizes: has the symbols in its `example`.
-        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
-    """
-    conditions = _conditions(environment)
-    if not is_ours:  # ours are exported without ranges
-        conditions += _stated_ranges(exported, sizes)
-    return conditions
-
-
 def _sizes_of_open_extents(exported: ExportedProgram, inputs: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the open extents of a program's inputs, each with its size in the example.
 
-    Without an example, it is the size in the user's own trace; `None` if PyTorch does not know one.
+    Of an input without an example, which a program of the user need not have, it is the size in the user's own trace;
+    `None` if PyTorch does not know that.
     """
-    values = inputs_of(exported)
-    examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
     sizes: list[tuple[Any, Any]] = []
-    for value, example in zip(values, examples):
+    for value, example in zip_longest(inputs_of(exported), inputs):
         if not is_tensor(value):
             continue
         for axis, extent in enumerate(value.shape):
-            if _is_open(extent):
-                sizes.append((extent, example.shape[axis] if is_tensor(example) else extent.node.hint))
+            if not _is_open(extent):
+                continue
+            size_in_trace = extent.node.hint
+            sizes.append((extent, example.shape[axis] if is_tensor(example) else size_in_trace))
     return sizes
 
 
@@ -436,7 +429,7 @@ def _sizes_in_trace(environment: Any) -> dict[Any, Any]:
     return {}
 
 
-def _conditions(environment: Any) -> list[Any]:
+def conditions_of(environment: Any) -> list[Any]:
     """Return the relations of symbols that the source of a program, and not PyTorch itself, needs.
 
     Args:
@@ -457,7 +450,7 @@ _NO_LIMIT = 1 << 30
 """Largest sizes from this one on are PyTorch's own, and not stated by a user."""
 
 
-def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
+def stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
     """Return the ranges that the user stated for the symbols of a program, as relations: `s0 >= 4`, `s0 <= 16`.
 
     Args:

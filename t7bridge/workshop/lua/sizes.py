@@ -275,13 +275,13 @@ class Sizes:
     def simplified(self, expr: Any) -> Any:
         """Return an expression simplified by what is known of the symbols; a number if their ranges leave only one."""
         expr = self._substitute(expr)
-        # In this order: a larger or smaller of two is decided by their difference, in which roundings are gone.
+        # Roundings first: the ranges of a difference tell which of two is larger, but not if one is a rounding.
         if expr.has(*_ROUNDED):
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
             expr = expr.replace(lambda part: isinstance(part, (Max, Min)), self._extremum)
         expr = sympy.expand(expr)
-        # Without a largest value of any symbol, the range is open.
+        # Only if a symbol has a largest value, the range of the expression may be a single number.
         if not expr.free_symbols.isdisjoint(self.high):
             bounds = self._bounds(expr)
             if bounds.lower == bounds.upper:
@@ -537,7 +537,10 @@ def _is_periodic(part: Any) -> bool:
 
 
 def _value(expr: Any, size: int) -> Any:
-    """Return the value of an expression, or whether a relation holds, where its only symbol has a value."""
+    """Return the value of an expression, or whether a relation holds, where its only symbol has a value.
+
+    All of its parts are periodic, see `_is_periodic`.
+    """
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -549,7 +552,7 @@ def _value(expr: Any, size: int) -> Any:
 def _progression_in(sizes: list[int], example: int, least: int, end: int, period: int) -> _Progression | None:
     """Return the progression of those sizes from the example on in both directions, as far as the steps are equal.
 
-    `None` if there are other sizes between these, or it may miss some beyond the last that was tried.
+    `None` if there are other sizes between these, or may be beyond the last that was tried.
 
     Args:
         sizes: those that meet a condition, in order, of all from `least` to before `end`.
@@ -565,12 +568,15 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         low -= step
     while high + step in members:
         high += step
-    if any(low < size < high and (size - low) % step for size in sizes):
+    has_others_between = any(low < size < high and (size - low) % step for size in sizes)
+    if has_others_between:
         return None
     is_endless = high + step >= end  # the next one was not tried
-    if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
+    # The sizes go on in periods, and steps that do not divide these lead to sizes that were not seen.
+    if is_endless and period % step:
         return None
-    if low - step < least:  # no size of the progression is possible below: its lowest one is no new limit
+    # Where the next size below would be less than the least one anyway, the progression adds no limit.
+    if low - step < least:
         low = least
     return _Progression(step, low, None if is_endless else high)
 

@@ -27,6 +27,7 @@ from .exporting import (
     export_module,
     has_fixed_examples,
     open_sizes,
+    stated_ranges,
 )
 from .functional import decompose, make_functional, operation_of
 from .sizes import Extent, Shape, Sizes
@@ -162,14 +163,34 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    if not isinstance(module, ExportedProgram):
-        has_modes = not isinstance(module, torch.jit.ScriptModule)  # whose code has the graph of one mode only
-        return _trace_module(copy_for_evaluation(module), inputs, operations, freedom, has_modes)
-    check_program_inputs(module, inputs)
-    if has_fixed_examples(module):
-        with open_sizes():
-            return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
-    return _trace_module(module.module(), inputs, operations, freedom, has_modes=False)
+    if isinstance(module, ExportedProgram):
+        return _trace_program(module, inputs, operations, freedom)
+    has_modes = not isinstance(module, torch.jit.ScriptModule)  # whose code has the graph of one mode only
+    return _trace_module(copy_for_evaluation(module), inputs, operations, freedom, has_modes)
+
+
+def _trace_program(
+    exported: ExportedProgram, inputs: tuple[Any, ...], operations: frozenset[str], freedom: Freedom
+) -> Program:
+    """Read a program of the user as it is if its examples have fixed sizes, else trace the module that runs it.
+
+    A program that leaves other extents than the batch open may only be expressed with fewer of them open.
+
+    Args:
+        exported: the program, which is not changed.
+        inputs: see `trace`; on the CPU.
+        operations: see `trace`.
+        freedom: see `trace`; it does not matter where the program is read as it is.
+
+    Raises:
+        ModelError: see `check_program_inputs`.
+        UnsupportedError: see `trace`.
+    """
+    check_program_inputs(exported, inputs)
+    if not has_fixed_examples(exported):
+        return _trace_module(exported.module(), inputs, operations, freedom, has_modes=False)
+    with open_sizes():  # for the calls that are decomposed
+        return _read_functional(copy_program(exported), module=None, operations=operations, inputs=inputs)
 
 
 def _trace_module(
@@ -229,7 +250,6 @@ def _program_of(
         operations: those that are not decomposed.
         inputs: example inputs.
     """
-    is_ours = module is not None
     program = Program()
     environment = environment_of(exported)
     # Before anything is read: shapes become `Extent`s of these symbols.
@@ -243,7 +263,9 @@ def _program_of(
     _add_calls(program, exported, operations)
     # After the calls, whose decompositions may add conditions, and even fix all extents.
     if environment is not None:
-        program.sizes.conditions += conditions_of(exported, environment, program.sizes, is_ours)
+        program.sizes.conditions += conditions_of(environment)
+        if module is None:  # a user may have stated ranges; what is exported here has none
+            program.sizes.conditions += stated_ranges(exported, program.sizes)
     program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
     used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
     program.notes += notes_on_gradients(program.modules, used_parameters)
@@ -284,11 +306,12 @@ def _add_module(
     if module is None:
         return set(exported.graph_signature.parameters)
     parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
-    if not isinstance(module, torch.jit.ScriptModule):
-        program.modules = dict(module.named_modules())
-        return parameters
-    if not parameters:  # freezing makes constants of them
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    is_frozen = is_script and not parameters  # freezing makes constants of all of them
+    if is_frozen:
         return _add_frozen_weights(program, exported, keys)
+    if not is_script:  # whose modules are not in Python
+        program.modules = dict(module.named_modules())
     return parameters
 
 
@@ -509,22 +532,32 @@ class _GraphReader:
 
         The element type of its value is added to the program, and its name to `computed` if it is not constant.
         """
-        value = node.meta.get("val")
+        value = node.meta.get("val")  # a tensor without elements
         target = operation_of(node)
         op, args = _name_and_args(node, target)
-        call = TracedCall(self.prefix + node.name, op, target, self._argument(args), _shape(value, self.program.sizes))
-        if self.outer is None:
-            modules = node.meta.get("nn_module_stack") or {}
-            call.stack = tuple(f"{key}|{path}" for key, (path, _) in modules.items() if path)
-            call.line = _source_line(node.meta.get("stack_trace") or "")
-        else:  # the nodes of a decomposition have no module and line
-            call.stack = self.outer.stack
-            call.line = self.outer.line
-            call.origin = self.outer.op
+        call = TracedCall(
+            name=self.prefix + node.name,
+            op=op,
+            target=target,
+            args=self._argument(args),
+            shape=_shape(value, self.program.sizes),
+        )
+        self._set_source(call, node)
         self.program.dtypes[call.name] = _dtype(value)
         if any(isinstance(item, CallRef) and item.name in self.computed for item in tree_leaves(call.args)):
             self.computed.add(call.name)
         return call
+
+    def _set_source(self, call: TracedCall, node: Any) -> None:
+        """Set the `stack`, `line` and `origin` of the call of a node: where the user's source makes it."""
+        if self.outer is not None:  # the nodes of a decomposition have no source of their own
+            call.stack = self.outer.stack
+            call.line = self.outer.line
+            call.origin = self.outer.op
+            return
+        modules = node.meta.get("nn_module_stack") or {}  # key of a module's call → path and class, outermost first
+        call.stack = tuple(f"{key}|{path}" for key, (path, _) in modules.items() if path)
+        call.line = _source_line(node.meta.get("stack_trace") or "")
 
     def _argument(self, value: Any) -> Any:
         """Return an argument with nodes and symbols replaced."""
