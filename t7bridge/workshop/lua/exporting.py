@@ -180,16 +180,34 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
     """
     # torch.export would fix a batch of one.
     batches = tuple(_as_batch_of_two(value) for value in inputs)
-    dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
+    exported = _export_with_open_extents(module, batches, own_backwards, freedom)
+    if exported is not None and not _has_fixed_sizes_of(exported, inputs):
+        # The code fixes the batch, and two examples are not the one to convert for.
+        exported = _export_with_open_extents(module, inputs, own_backwards, freedom)
+    # The code may have a branch for a batch of one, which is not in the graph of two examples.
+    return exported if exported is not None and _takes(exported, inputs) else None
+
+
+def _export_with_open_extents(
+    module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
+) -> ExportedProgram | None:
+    """Return a module exported for any extents that may be open; `None` if it raises an error. See `export_open`."""
+    dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in inputs)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     if kinds == [inspect.Parameter.VAR_POSITIONAL]:  # forward(*args): torch.export takes these for one argument
         dynamic_shapes = (dynamic_shapes,)
     try:
-        exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
+        return export_plainly(module, inputs, dynamic_shapes, own_backwards)
     except Exception:  # the user's code may raise any
         return None
-    # The code may have a branch for a batch of one, which is not in the graph of two examples.
-    return exported if _takes(exported, inputs) else None
+
+
+def _has_fixed_sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
+    """Return whether the inputs of a program have the sizes of an example, as far as they are not open."""
+    for value, example in zip(inputs_of(exported), inputs):
+        if is_tensor(value) and not _fits(tuple(example.shape), _shape_for_message(value)):
+            return False
+    return True
 
 
 def _takes(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:

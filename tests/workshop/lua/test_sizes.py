@@ -284,3 +284,18 @@ def test_a_decomposition_may_fix_the_last_open_size(tmp_path: Path) -> None:
     torch.testing.assert_close(model(x), Rolled()(x))
     with pytest.raises(RuntimeError, match="size"):
         model(torch.randn(5, 4))
+
+
+class TwoOtherwise(nn.Module):
+    """Treats a batch of two otherwise, as which a batch of one is exported first."""
+
+    def forward(self, x):
+        return x.sigmoid() if x.shape[0] == 2 else x.tanh()
+
+
+def test_a_batch_of_one_is_converted_as_such(tmp_path: Path) -> None:
+    """Though the batch is fixed, as a graph has only one of the branches."""
+    x = torch.randn(1, 4)
+    report = t7bridge.save_module(TwoOtherwise(), tmp_path / "m.t7", example_inputs=x)
+    assert any("1 x any;" in note.message for note in report.notes)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), x.tanh())
