@@ -190,7 +190,7 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
 
 def _export_with_open_extents(
     module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
-) -> ExportedProgram | None:
+) -> Any:
     """Return a module exported for any extents that may be open; `None` if it raises an error. See `export_open`."""
     dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in inputs)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]

@@ -34,11 +34,11 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
     _undetach_parameters(exported)  # so that what is detached and changed below is no parameter
     notes = []
-    if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
+    if any(value.target is DETACH for node in graph.nodes for value in _changed_values(node)):
         notes.append("forward changes values by their data: these have no gradient in Lua")
     _replace_changes(graph)
     graph.eliminate_dead_code(_is_needed)
-    if not any(_changes_argument(node) for node in graph.nodes):
+    if not any(_changed_values(node) for node in graph.nodes):
         return exported, notes
     # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
     for node in graph.nodes:
@@ -49,22 +49,30 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
 
 def _is_needed(node: Any) -> bool:
     """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
-    return bool(node.users) or node.op != "call_function" or _changes_argument(node)
+    return bool(node.users) or node.op != "call_function" or bool(_changed_values(node))
 
 
 # Changes in place
 
 
-def _changes_argument(node: Any) -> bool:
-    """Return whether a node changes its first argument in place."""
+def _changed_values(node: Any) -> list[Any]:
+    """Return the nodes whose values a node changes in place: the first argument of `relu_`, `out` of `add`; or none."""
     schema = getattr(node.target, "_schema", None)
-    return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
+    if node.op != "call_function" or schema is None:
+        return []
+    changed: list[Any] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        changed += [item for item in pytree.tree_leaves(value) if isinstance(item, torch.fx.Node)]
+    return changed
 
 
 def _replace_changes(graph: Any) -> None:
     """Replace changes in place by operations that return new values, as far as `_replace_change` can."""
     for node in [*graph.nodes]:
-        if _changes_argument(node):
+        if _changed_values(node):
             _replace_change(node)
 
 
@@ -74,9 +82,10 @@ def _replace_change(node: Any) -> None:
     The call stays as it is if the changed value is an input, may share its memory with what it was made of or with
     what an earlier call made of it, or there is no such operation.
     """
-    changed = node.args[0] if node.args else None  # an operation may take `self` by name; it stays then
     operation = _without_change(node.target)
-    if operation is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
+    changed: Any = node.args[0] if node.args else None
+    # Not one that is passed by name, nor several in a list.
+    if operation is None or _changed_values(node) != [changed] or changed.op != "call_function":
         return
     nodes = [*node.graph.nodes]
     earlier = set(nodes[: nodes.index(node)])
@@ -93,9 +102,11 @@ def _replace_change(node: Any) -> None:
 def _without_change(target: Any) -> Any:
     """Return the operation that returns what another writes to its argument: `aten.relu.default` for `aten.relu_`.
 
-    `None` if there is none.
+    `None` if there is none, as for `aten.add.out`, which changes another argument than it computes with.
     """
     name, _, overload = str(target).removeprefix("aten.").partition(".")
+    if not name.endswith("_"):
+        return None
     return getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
 
 
@@ -140,7 +151,7 @@ def _undetach_parameters(exported: ExportedProgram) -> None:
         exported: the program, whose graph is changed.
     """
     parameters = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
-    changed = {node.args[0] for node in exported.graph.nodes if _changes_argument(node)}
+    changed = {value for node in exported.graph.nodes for value in _changed_values(node)}
     detached = [node for node in exported.graph.nodes if node.target is DETACH]
     changed_by_data = {node.args[0] for node in detached if node in changed}
     for node in detached:
