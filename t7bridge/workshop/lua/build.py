@@ -107,11 +107,10 @@ class Operation:
         """
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
         schema = getattr(b.call.target, "_schema", None)  # a function of Python has none
-        args = _with_numbers_for_booleans(args, schema)
+        remaining = _with_numbers_for_booleans(args, schema)
         # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
         first_argument = next(iter(args.values()), None)
         rank = len(getattr(first_argument, "shape", b.shape))
-        remaining = dict(args)
         # Parameters before a `/` take the first arguments, whatever an operation of the entry calls them.
         positional = []
         for parameter, name in zip(parameters, args):
@@ -153,14 +152,14 @@ def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: in
 
 
 def _with_numbers_for_booleans(args: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """Return arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
+    """Return a copy of arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
 
     Args:
         args: name → value, which may be a list of values.
         schema: ATen's, with the type of each argument; `None` for functions without one.
     """
     if schema is None:
-        return args
+        return dict(args)
     types = {argument.name: str(argument.type) for argument in schema.arguments}
     result = {}
     for name, value in args.items():
@@ -314,12 +313,12 @@ class Builder(Emitter):
         """Return the name of the Lua function that makes an operation of many layers; empty if it needs no function."""
         if layer.weights or len(walk(layer)) <= MOST_UNNAMED:
             return ""
-        is_leaf = self.module is not None and next(self.module.children(), None) is None
-        if not is_leaf:
+        is_in_leaf = self.module is not None and next(self.module.children(), None) is None
+        if not is_in_leaf:
             return self.kind
-        # The only operation of a module has the name of the module's class; but normalizations have their weights in
-        # layers of their own, so that this one is not all of the module.
-        return "" if "norm" in self.kind else type(self.module).__name__
+        if "norm" in self.kind:  # its weights are in layers of their own, so that this one is not all of the module
+            return ""
+        return type(self.module).__name__
 
     # Arithmetic
 

@@ -385,6 +385,15 @@ class ProgramBuilder(Builder):
             return entry_of_complex.call(self, args)
         if entry is None or self.kind not in BY_PARTS:
             raise CannotError("no composition for complex numbers is known")
+        return self._by_parts(entry, args)
+
+    def _by_parts(self, entry: Operation, args: dict[str, Any]) -> Any:
+        """Build the current call once for the real parts of its arguments, and once for the imaginary ones.
+
+        Args:
+            entry: its operation, which acts on both parts alike.
+            args: its arguments by name.
+        """
         real_args = tree_map(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
         imag_args = tree_map(_imaginary_or_same, args)
         # The imaginary part of a real operand is 0, also of a number. Those that are not operands, by ATen's names of

@@ -51,11 +51,11 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """
     rank = len(input.shape)
     checked: set[int] = set()
-    # The steps whose values have the channels of the input at the same place, and its last dimension unless they have
-    # one more.
-    alike = [input]
+    # The input, and what layers of `_KEEP_CHECKED` make of it. Its channels are at the same place in all, and its last
+    # dimension in those of its rank: nn.Unsqueeze may have added one.
+    with_channels = [input]
     for step in steps:
-        if step.layer is None or not any(source in alike for source in step.inputs):
+        if step.layer is None or not any(source in with_channels for source in step.inputs):
             continue
         name = _layer_that_takes(step).name
         if name in _CHECK_CHANNELS:
@@ -65,7 +65,7 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
             if len(source.shape) == rank:
                 checked.add(rank - 1)
         elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
-            alike.append(step)
+            with_channels.append(step)
     return checked
 
 
@@ -89,7 +89,7 @@ def _moves_channels(layer: LuaLayer) -> bool:
 
 @define(eq=False)
 class Check:
-    """The sizes that one dimension of an input may have: those of the form `step * n + rest` from `low` to `high`.
+    """The sizes that one dimension of an input may have: `step * n + rest` from `low` to `high`, or one that is fixed.
 
     Attributes:
         axis: the dimension, 0-based.
@@ -134,13 +134,14 @@ class Check:
             return [row >> make("nn.Reshape", self.rest, False)]
         layers = []
         if self.step > 1:
-            # nn.View takes only a multiple of `step` elements, which as many zeros make it as the rest lacks.
+            # nn.View takes only a multiple of `step` elements. A size with a rest becomes one by further zeros.
             view = make("nn.View", -1, self.step)
             if self.rest:
-                view = make("nn.Padding", 1, self.step - self.rest) >> view
+                count_of_zeros = self.step - self.rest
+                view = make("nn.Padding", 1, count_of_zeros) >> view
             layers.append(row >> view)
         if self._has_low:
-            # nn.Narrow takes the single element number `low`, which a smaller size does not have.
+            # nn.Narrow takes the element number `low` alone, which a vector of fewer does not have.
             layers.append(row >> make("nn.Narrow", 1, self.low, 1))
         if self.high is not None:
             layers.append(row >> _at_most(self.high))
@@ -199,10 +200,11 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
             if check is None or not is_equal:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
-            # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
-            are_batches = axis == first_axis == 0
             is_first = (number, axis) == (first_number, first_axis)
-            check.equal = None if is_first or are_batches else (first_number, first_axis)
+            # Layers that take examples of several inputs refuse unequal numbers of them themselves.
+            are_batches = axis == first_axis == 0
+            if not is_first and not are_batches:
+                check.equal = (first_number, first_axis)
             checks[number].append(check)
     return checks
 
@@ -254,28 +256,27 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
     """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if it needs none.
 
-    It compares sizes of one input; those of two inputs are compared by `guard_of_pair`.
+    Sizes of two inputs that have to be equal are compared by `guard_of_pair`.
 
     Args:
         dimensions: the sizes of the input, for each dimension.
         number: of the input, 0-based.
-        checked: dimensions whose sizes other layers check, 0-based.
+        checked: dimensions whose sizes the model's layers compare with their weights, 0-based.
     """
     rank = len(dimensions)
-    checks = []
+    layers = []
     for check in dimensions:
         if check.axis not in checked and not check.is_free:
-            checks += check.layers(rank)
-        # A layer that checks a dimension compares it with its weight, and not with another dimension.
+            layers += check.layers(rank)
         if check.equal is None:
             continue
         number_of_equal, axis_of_equal = check.equal
         if number_of_equal == number:
             rows = [first_row_along(rank, axis_of_equal), first_row_along(rank, check.axis)]
-            checks.append(_equal_lengths(rows))
-    if not checks:
+            layers.append(_equal_lengths(rows))
+    if not layers:
         return None
-    return _first_output([make("nn.Identity"), *checks], label="checkSizes")
+    return _first_output([make("nn.Identity"), *layers], label="checkSizes")
 
 
 def guard_of_pair(rank: int, axis: int, other_rank: int, other_axis: int) -> LuaLayer:

@@ -74,9 +74,9 @@ def convert_module(
     """
     program, steps = _trace_and_build(module, inputs, allow)
     program.texts = texts_of(steps.checks)
-    has_guards = _add_guards(steps)  # changes the steps, and so comes before they are combined
+    has_guards = _add_guards(steps)  # to the steps, and so before these are combined
     layer = structured(steps.inputs, steps.builder.steps, steps.outputs)
-    flatten(layer, program)  # changes the layer: fewer nn.Sequential
+    flatten(layer, program)  # in place: fewer nn.Sequential
     arrays = state_arrays(program)
     is_training = bool(getattr(module, "training", False)) and not inference
     element = FLOAT64 if program.is_double else FLOAT32
@@ -84,7 +84,7 @@ def convert_module(
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalar_outputs)
     notes = _notes(layer, program, steps, arrays, has_guards)
-    return LuaModel(layer, root, program, notes, len(arrays))
+    return LuaModel(layer, root, program, notes, tensors=len(arrays))
 
 
 # Tracing and building
@@ -139,19 +139,19 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
 
 
 def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
-    """Build a program: again whenever more becomes known of the sizes that it can take, by which it is built.
+    """Build a program: again whenever a condition on the sizes of its inputs is added, as it is built by these.
 
-    Each time a size is fixed or limited. This ends at the latest when all are those of the example.
+    Each condition fixes a size or limits it. This ends at the latest when all sizes are those of the example.
     """
     while True:
-        program.settle()
+        program.settle()  # by the conditions added so far
         checks = checks_of([*program.inputs.values()], program.sizes)
-        if checks is None:  # it has added conditions
+        if checks is None:  # `checks_of` has added conditions
             continue
         builder = ProgramBuilder(program, allow=allow)
         try:
             inputs, outputs = builder.run()
-        except ChangedError:  # a builder has added a condition
+        except ChangedError:  # the builder of an operation has added one
             continue
         return _Steps(inputs, outputs, builder, checks)
 

@@ -268,12 +268,13 @@ def copy_for_evaluation(module: nn.Module) -> nn.Module:
 def copy_program(exported: ExportedProgram) -> ExportedProgram:
     """Return a copy of a program whose graph may be changed; its tensors are the same."""
     values = [*exported.state_dict.values(), *exported.constants.values()]
-    not_copied = {id(value): value for value in values if is_tensor(value)}
-    copied = copy.deepcopy(exported, not_copied)
-    names = iter(spec.arg.name for spec in copied.graph_signature.input_specs)
-    for node in copied.graph.nodes:
-        if node.op == "placeholder":
-            node.name = next(names)  # a copy of a graph gives other names to inputs called as functions of Python
+    copied_already = {id(value): value for value in values if is_tensor(value)}
+    copied = copy.deepcopy(exported, copied_already)
+    # A copy of a graph has other names for inputs called as functions of Python, such as `input`. Both have them in one
+    # order.
+    placeholders = [node for node in copied.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, copied.graph_signature.input_specs):
+        node.name = spec.arg.name
     return copied
 
 
@@ -282,7 +283,7 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
 
     Args:
         exported: the program.
-        inputs: example inputs; none for those of the program.
+        inputs: example inputs; none to use the fixed sizes of the program.
 
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
@@ -356,8 +357,9 @@ def load_program(path: str, script: bool) -> Any:
 def open_sizes() -> Iterator[None]:
     """Have `torch.export` treat sizes of 0 and 1 as any other, and note which relations of sizes the user's code reads.
 
-    Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
-    too, at the line of the source that calls them, but not by these objects. See `conditions_of`.
+    Python reads one, as in `if x.shape[0] > 4`, by converting a `torch.SymBool` to a boolean: its method for that is
+    replaced meanwhile. PyTorch's functions in C++ read relations otherwise, but at the same lines of the user's code,
+    those that call them. `conditions_of` tells both apart by the notes.
     """
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
@@ -369,6 +371,7 @@ def open_sizes() -> Iterator[None]:
         if environment is not None and not caller.startswith(TORCH_FOLDER):
             relation = condition.node.expr
             texts = vars(environment).setdefault(_READ_BY_USER, set())
+            # The program has a condition that the relation holds, or one that it does not.
             texts.add(str(relation))
             texts.add(str(sympy.Not(relation)))
         return bool(original(condition))
@@ -409,10 +412,11 @@ def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, .
             not traced again.
     """
     values: dict[Any, int] = {}
-    # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
+    # First of the example, whose sizes tell the values of extents that are a symbol alone.
     for extent, size in _sizes_of_open_extents(exported, inputs):
         if extent.node.expr.is_Symbol and size is not None:
             values.setdefault(extent.node.expr, int(size))
+    # Then of the trace, for all other symbols.
     for symbol, size in _sizes_in_trace(environment).items():
         values.setdefault(symbol, int(size))
     return values
@@ -509,13 +513,13 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
     """
     frame: Any = getattr(guard.sloc, "framework_loc", None)
     path = getattr(frame, "filename", "")
-    is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # or in a graph that PyTorch runs
+    is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # `<` for a graph that PyTorch runs
     if not is_in_torch:
-        # Functions in C++ compare at the line that calls them: that extents differ is no need of the user.
+        # A line of the user, at which PyTorch's functions in C++ compare, too: only they require extents to differ.
         return isinstance(condition, sympy.Ne) and not is_read_by_user
-    if not isinstance(condition, sympy.Eq):
+    if not isinstance(condition, sympy.Eq):  # of the layout of memory, or of what is too small
         return True
-    if len(condition.free_symbols) < 2:  # that an extent equals a number, for whatever reason
+    if len(condition.free_symbols) < 2:  # that an extent equals a number
         return False
     return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_NUMBERS_OF_ELEMENTS)
 
@@ -544,9 +548,8 @@ class _Traceable(TorchFunctionMode):
         if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
             tensor, value = args
             return tensor.detach().copy_(value)
-        is_pool_of_signals = function in (torch.max_pool1d, nn.functional.max_pool1d)
-        # The method that returns indices is another one: here the argument is false, and `_pool_signals` lacks it.
-        if is_pool_of_signals and not kwargs.pop("return_indices", False):
+        if function in (torch.max_pool1d, nn.functional.max_pool1d):
+            kwargs.pop("return_indices", None)  # it is false: PyTorch has another function for these
             return _pool_signals(*args, **kwargs)
         return function(*args, **kwargs)
 

@@ -17,22 +17,19 @@ DETACH = torch.ops.aten.detach.default
 
 
 def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tuple[ExportedProgram, list[str]]:
-    """Return a program without changes in place, and notes for the user of what Lua does otherwise.
+    """Return a program without changes in place, and texts for the user of what Lua does otherwise for that.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
     value will do. Only if others remain, PyTorch rewrites the whole program, which takes four times as long as all else
     for a residual network.
 
     Args:
-        exported: the program, whose graph is changed.
+        exported: the program, whose graph is changed; another one may be returned in its place.
         operations: those that stay as they are: `aten.relu.default`.
-
-    Returns:
-        The program, or another one in its place; and the notes, without their places.
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _undetach_parameters(exported)  # so that what is detached and changed below is no parameter
+    _undetach_parameters(exported)  # which have a gradient, so that the note is of other values
     notes = []
     if any(value.target is DETACH for node in graph.nodes for value in _changed_values(node)):
         notes.append("forward changes values by their data: these have no gradient in Lua")
@@ -93,7 +90,7 @@ def _replace_change(node: Any) -> None:
     if _may_share_memory(changed) or any(_may_share_memory(user) for user in earlier_users):
         return
     node.target = operation
-    # What takes the changed value from here on takes the new one; what took it before has seen the old one.
+    # What takes the changed value after this node takes the new one; what took it before has seen the old one.
     for user in [*changed.users]:
         if user is not node and user not in earlier:
             user.replace_input_with(changed, node)
@@ -111,10 +108,12 @@ def _without_change(target: Any) -> Any:
 
 
 def _may_share_memory(node: Any) -> bool:
-    """Return whether a value may share memory with an argument of its operation."""
+    """Return whether the value of a node may share memory with an argument of its operation."""
+    if node.op == "output":  # of the graph, which has no value of its own
+        return False
     schema = getattr(node.target, "_schema", None)
-    if schema is None:  # an input or a function of Python, of which nothing is known; an output has no value
-        return bool(node.op != "output")
+    if schema is None:  # an input or a function of Python, of which nothing is known
+        return True
     if any(result.alias_info is not None for result in schema.returns):  # a view
         return True
     # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
@@ -142,21 +141,20 @@ _ALWAYS_NEW = frozenset(
 
 
 def _undetach_parameters(exported: ExportedProgram) -> None:
-    """Replace the `data` of parameters, where it is changed as by a mask, by the parameters: they have gradients.
+    """Use parameters themselves in place of their `data`, if that is changed, as by a mask: they have gradients.
 
-    In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
-    detaches it.
+    In the graph, `data` is the detached parameter. All that is detached of such a parameter is replaced.
 
     Args:
         exported: the program, whose graph is changed.
     """
-    parameters = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
     changed = {value for node in exported.graph.nodes for value in _changed_values(node)}
     detached = [node for node in exported.graph.nodes if node.target is DETACH]
     changed_by_data = {node.args[0] for node in detached if node in changed}
     for node in detached:
         source = node.args[0]
-        if source in changed_by_data and source.name in parameters:
+        if source in changed_by_data and source.name in names:
             node.replace_all_uses_with(source)
             exported.graph.erase_node(node)
 

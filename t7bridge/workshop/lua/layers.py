@@ -253,9 +253,9 @@ def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
     stack = [*reversed(outputs)]
     while stack:
         node = stack[-1]
-        missing = [source for source in node.inputs if id(source) not in steps]
-        if missing:
-            stack.extend(reversed(missing))  # the node stays below them, and is seen again after them
+        sources_to_add = [source for source in node.inputs if id(source) not in steps]
+        if sources_to_add:
+            stack.extend(reversed(sources_to_add))  # the node stays below them, and is seen again after them
         else:
             steps[id(node)] = stack.pop()
     return LuaLayer("nn.gModule", steps=list(steps.values()), outputs=list(outputs))
@@ -287,13 +287,20 @@ def structure_of(
     """
     structure = []
     for layer in walk(root):
-        numbers = {id(step): number for number, step in enumerate(layer.steps)}
-        steps = []
-        for step in layer.steps:
-            is_input = step.layer is None
-            numbers_of_sources = [numbers[id(source)] for source in step.inputs]
-            steps.append((is_input, *numbers_of_sources))
-        outputs = tuple(numbers[id(step)] for step in layer.outputs)
         weights = tuple((name, key_of_weight(ref)) for name, ref in layer.weights.items())
-        structure.append((layer.name, key_of_settings(layer), weights, tuple(steps), outputs, len(layer.children)))
+        # `walk` has the children next: their number tells where they end.
+        count_of_children = len(layer.children)
+        structure.append((layer.name, key_of_settings(layer), weights, _edges_of(layer), count_of_children))
     return tuple(structure)
+
+
+def _edges_of(graph: LuaLayer) -> tuple[Any, ...]:
+    """Return how the nodes of an `nn.gModule` are connected, by their numbers; of other layers, that there are none."""
+    numbers = {id(step): number for number, step in enumerate(graph.steps)}
+    steps = []
+    for step in graph.steps:
+        is_input = step.layer is None
+        numbers_of_sources = [numbers[id(source)] for source in step.inputs]
+        steps.append((is_input, *numbers_of_sources))
+    outputs = tuple(numbers[id(step)] for step in graph.outputs)
+    return tuple(steps), outputs

@@ -143,7 +143,7 @@ class Extent:
     def _compare(self, other: Any, relation: Any) -> Any:
         """Return whether a relation of sympy, such as `sympy.LessThan`, of this extent and another value holds.
 
-        `Sizes.decide` makes it a condition, if it does not always hold or never; for its errors, see there.
+        If it neither always holds nor never, its result in the example becomes a condition, see `Sizes.decide`.
         """
         if isinstance(other, Extent):
             other = other.expr
@@ -380,12 +380,11 @@ class Sizes:
         """
         before = dict(self.replaced), dict(self.low), dict(self.high)
         for condition in self.conditions:
-            condition = self._substitute(condition)  # each by what those before it tell
+            condition = self._substitute(condition)  # by what the conditions before it tell
             symbols = sorted(condition.free_symbols, key=str)
-            if not symbols:
+            depends_on_values = not self.example.keys() >= set(symbols)
+            if depends_on_values:  # of inputs; what uses such a size is refused
                 continue
-            if not self.example.keys() >= set(symbols):
-                continue  # it depends on values; the operation is refused where it is used
             if len(symbols) == 2 and self._unify(condition, *symbols):
                 continue
             if len(symbols) == 1 and self._limit(condition, *symbols):
@@ -408,7 +407,7 @@ class Sizes:
 
         Args:
             condition: has no other symbol than this one.
-            symbol: not replaced.
+            symbol: not replaced yet.
         """
         if self.example[symbol] < self.low_of(symbol):  # an example without elements, which Lua does not have
             return False
@@ -416,8 +415,8 @@ class Sizes:
         if sizes is None:
             return False
         low = max(sizes.low, self.low_of(symbol))
-        highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
-        high = min(highs, default=None)
+        known_highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
+        high = min(known_highs, default=None)
         if low == high:  # one size is left, that of the example
             return False
         if low > self.low_of(symbol):
@@ -429,9 +428,9 @@ class Sizes:
         return True
 
     def _unify(self, condition: Any, first: Any, second: Any) -> bool:
-        """Replace the second symbol by the first if a condition is that both are equal; return whether it is.
+        """Replace the second symbol by the first if a condition says that both are equal; return whether it does.
 
-        Neither symbol is replaced before.
+        Neither symbol is replaced yet.
         """
         if not isinstance(condition, sympy.Eq):
             return False
@@ -451,17 +450,18 @@ class Sizes:
     def _divide(self, symbol: Any, step: int) -> None:
         """Replace a symbol, which can only have values in equal steps, by `step * quotient + rest`, with a new symbol.
 
-        The example has one of the values, and so the rest of all.
+        The quotient, the new symbol, has the limits that follow from those of the replaced one. The value in the
+        example has the rest of all.
         """
         rest = self.example[symbol] % step
         quotient = sympy.Symbol(f"{symbol}_{step}", integer=True, nonnegative=True)
         self.replaced[symbol] = step * quotient + rest
         self.example[quotient] = self.example[symbol] // step
-        low = self.low_of(symbol)
-        self.low.pop(symbol, None)
+        low = self.low.pop(symbol, self.low_of(symbol))
         self.low[quotient] = -((rest - low) // step)  # (low - rest) / step, rounded up
         if symbol in self.high:
-            self.high[quotient] = (self.high.pop(symbol) - rest) // step
+            high = self.high.pop(symbol)
+            self.high[quotient] = (high - rest) // step
 
 
 def _without_rounding(expr: Any) -> Any:
@@ -495,8 +495,8 @@ class _Progression:
 def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression | None:
     """Return the sizes that meet a condition; `None` if they are not a progression that the example is in.
 
-    A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
-    beyond its constants, so that it is enough to try all sizes up to a few periods beyond these.
+    Beyond its constants, a condition of sums, products with numbers, whole quotients and remainders holds for the same
+    sizes in each period of its divisors: to try all sizes up to a few periods beyond them is enough.
 
     Args:
         condition: a relation of one symbol.
@@ -512,9 +512,10 @@ def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression |
             _, divisor = part.args
             divisors.append(int(divisor))
     period = lcm(1, *divisors)  # 1 without divisors
-    # So many periods: a sum that grows does so by 1 a period at least, and is beyond the constants then.
+    # A sum that grows does so by 1 a period at least: after as many periods as the constants are together, it is beyond
+    # them. 4 more, to see that the sizes repeat.
     constants = sum(abs(int(part)) for part in parts if part.is_Integer)
-    end = (constants + 4) * period + example  # 4 more, to see that the sizes repeat
+    end = (constants + 4) * period + example
     if end > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, end) if _value(condition, size)]

@@ -209,12 +209,12 @@ def _trace_module(
     with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
         with reads_of_mode() as readers:
             exported = export_module(module, inputs, own_backwards, freedom)
-        # If no source but PyTorch's reads the mode, the graph of training need not be made and compared.
+        # Only if the user's source reads the mode, the graph of training is made, and compared with this one.
         evaluated: Computation | None = None
         if has_modes and readers:
-            evaluated = computation_of(exported)  # first: reading the program rewrites its operations
+            evaluated = computation_of(exported)  # before the program is read, which rewrites its operations
         program = _read_functional(exported, module, operations, inputs)
-    if has_modes:  # without the graph of evaluation, only layers that `train()` leaves in evaluation are noted
+    if has_modes:
         program.notes += notes_on_modes(module, inputs, evaluated)
     for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
@@ -400,8 +400,9 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
         if not isinstance(value, torch.Tensor):
             program.constants[node.name] = value
             continue
-        # By its name, if it is another object here than in the state dict.
-        key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
+        # If the program has another object of the tensor than the state dict, its name tells the key.
+        key_by_name = program.aliases.get(spec.target, spec.target)
+        key = keys.get(_identity(value), key_by_name)
         # Layers hold floats: whole numbers and masks of the state dict are constants of the graph.
         if key in program.state and value.is_floating_point():
             program.stored[node.name] = (key, key in parameters)
@@ -452,8 +453,9 @@ class _GraphReader:
         computed: names of the values that depend on inputs or weights, and so are not constants; receives those of
             calls.
         prefix: of the names of the values: `name of the call.` in a decomposition, else empty.
-        values: name of a node → its value, of nodes that are not calls of the program: of a decomposition's inputs, and
-            of what was decomposed.
+        values: name of a node → its value, a `CallRef` or a number or a list of these, of nodes that are no calls of
+            the program: the inputs of a decomposition, and calls that were decomposed. Others are `CallRef`s to
+            themselves.
         outer: the call that a decomposition belongs to; `None` for the program's own graph.
     """
 
@@ -484,13 +486,11 @@ class _GraphReader:
         if node.target is operator.getitem:
             source, number = node.args
             results = self.values.get(source.name)
-            if isinstance(results, list):  # of an operation that was decomposed: no call is left
+            if isinstance(results, list):  # of a call that was decomposed, and is not in the program
                 self.values[node.name] = results[number]
                 return
         call = self._call_of(node)
-        decomposition = None
-        if self._is_to_be_decomposed(call):
-            decomposition = decompose(node, self.operations)
+        decomposition = decompose(node, self.operations) if self._is_to_be_decomposed(call) else None
         if decomposition is None:
             self.program.calls.append(call)
             return
@@ -564,10 +564,7 @@ class _GraphReader:
         return tree_map(self._item, value)
 
     def _item(self, item: Any) -> Any:
-        """Return an argument that is a node as the number that it is, or as the call whose value it is; others as is.
-
-        A node that is no call of the program, see `values`, is what it stands for.
-        """
+        """Return an argument as a `TracedCall` has it: a node as a number or a `CallRef`, others unchanged."""
         if not isinstance(item, torch.fx.Node):
             return item
         value = item.meta.get("val")
@@ -575,7 +572,9 @@ class _GraphReader:
             return _extent(value, self.program.sizes)
         if isinstance(value, (int, float, bool)):
             return value
-        return self.values.get(item.name, CallRef(self.prefix + item.name))
+        if item.name in self.values:  # it is no call of the program
+            return self.values[item.name]
+        return CallRef(self.prefix + item.name)
 
 
 def _name_and_args(node: Any, target: Any) -> tuple[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,20 +72,21 @@ def _is_on_tensors(node: Any) -> bool:
 
 
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
-    """Return where the outputs come from, each as module, operation, and which call of it in the module.
+    """Return where the outputs come from, and last their form as text: one value, a tuple, a dict.
 
-    An output that is a number is itself. Last is the form of the outputs as text: one value, a tuple, a dict.
+    An output that is a number is itself. Others are the origin of their node: the path of its module, its operation,
+    and the number of its call among those of this operation in the module.
     """
-    counts: dict[Any, int] = {}  # of the calls so far of an operation in a module
-    origins: dict[Any, Any] = {}  # by the node
+    counts: Counter[tuple[str, str]] = Counter()
+    origins: dict[Any, tuple[str, str, int]] = {}
     for node in exported.graph.nodes:
         name = node.name
         if node.op == "call_function":
-            # A dropout has another name in training: both become one.
+            # Some operations have another name in training, as dropouts do: all of their names become one.
             name = _WITH_MODES.sub("mode", str(node.target))
-        path_and_name = (_path_of(node), name)
-        counts[path_and_name] = counts.get(path_and_name, 0) + 1
-        origins[node] = (*path_and_name, counts[path_and_name])
+        path = _path_of(node)
+        counts[path, name] += 1
+        origins[node] = (path, name, counts[path, name])
     returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     outputs = [origins.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]

@@ -344,13 +344,9 @@ class Emitter:
             reshaped = self._reshape_by_one_layer(source, shape)
             if reshaped is not None:
                 return reshaped
-        # With open extents behind those that are split or merged, two permutations can do what no view can.
-        is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
-        if is_split and not is_static(shape[2:]):
-            return self._split_first(wire, shape)
-        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
-        if is_merge and not is_static(shape[1:]):
-            return self._merge_first_two(wire, shape)
+        permuted = self._reshape_by_permuting(wire, shape)
+        if permuted is not None:
+            return permuted
         # Only the first extent, which nn.View infers, stays open.
         make_static(*shape[1:])
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
@@ -364,11 +360,24 @@ class Emitter:
         layer = view_layer(wire.shape, shape)
         return None if layer is None else self.emit(layer, wire, shape=shape)
 
+    def _reshape_by_permuting(self, wire: Wire, shape: Shape) -> Any:
+        """Return a wire with its first dimension split in two, or its first two merged; `None` if it is not that.
+
+        Only where others are open: else nn.View can do it. It infers extents only behind those that it keeps, see
+        `view_layer`.
+        """
+        is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
+        if is_split and not is_static(shape[2:]):
+            return self._split_first(wire, shape)
+        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
+        if is_merge and not is_static(shape[1:]):
+            return self._merge_first_two(wire, shape)
+        return None
+
     def _split_first(self, wire: Wire, shape: Shape) -> Any:
         """Return a value with its first dimension split into the first two of a shape; the others are equal.
 
-        Where some of the others are open, no view can: it infers extents only behind those that it keeps, see
-        `view_layer`. The dimension is moved behind the others, split there, and the two are moved back.
+        The dimension is moved behind the others, split there, and the two are moved back.
 
         Args:
             wire: the value, of one dimension less than the result.
@@ -413,13 +422,13 @@ class Emitter:
             return value
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
-        longer = [axis for axis in order if value.shape[axis] != 1]
-        # Where only dimensions of extent 1 move, no element does: it is the same as another shape. Tensors of the state
+        longer_axes = [axis for axis in order if value.shape[axis] != 1]
+        # Where only dimensions of extent 1 move, no element does: the value gets another shape. Tensors of the state
         # dict that are broadcast or transposed cannot be reshaped.
-        moves_elements = longer != sorted(longer)
+        moves_elements = longer_axes != sorted(longer_axes)
         if not moves_elements and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
-        is_matrix = len(longer) == 2 and all(extent == 1 for extent in shape[:-2])
+        is_matrix = len(longer_axes) == 2 and all(extent == 1 for extent in shape[:-2])
         if moves_elements and is_matrix and isinstance(value, Stored):
             transposed = self._transposed_matrix(value, shape)
             if transposed is not None:
