@@ -495,52 +495,102 @@ class _Progression:
 def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression | None:
     """Return the sizes that meet a condition; `None` if they are not a progression that the example is in.
 
-    Beyond its constants, a condition of sums, products with numbers, whole quotients and remainders holds for the same
-    sizes in each period of its divisors: to try all sizes up to a few periods beyond them is enough.
-
     Args:
         condition: a relation of one symbol.
         example: the size in the example, which meets it.
         least: the least size that is possible, at most the example's.
     """
-    parts = list(sympy.preorder_traversal(condition))
-    if not all(_is_periodic(part) for part in parts):
+    repetition = _repetition_of(condition)
+    if repetition is None:
         return None
-    divisors = []
-    for part in parts:
-        if isinstance(part, _DIVISIONS):
-            _, divisor = part.args
-            divisors.append(int(divisor))
-    period = lcm(1, *divisors)  # 1 without divisors
-    # A sum that grows does so by 1 a period at least: after as many periods as the constants are together, it is beyond
-    # them. 4 more, to see that the sizes repeat.
-    constants = sum(abs(int(part)) for part in parts if part.is_Integer)
-    end = (constants + 4) * period + example
+    # To see what is repeated, and the sizes next to the example, a few periods are enough.
+    end = max(repetition.start, example) + 4 * repetition.period
     if end > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, end) if _value(condition, size)]
-    return _progression_in(sizes, example, least, end, period)
+    return _progression_in(sizes, example, least, end, repetition.period)
+
+
+@define(frozen=True)
+class _Repetition:
+    """How an expression of one symbol goes on: with each further period of sizes, it grows by the same whole number.
+
+    It is close to a straight line, whose slope is a whole number by the period, and 0 for whether a relation holds.
+
+    Attributes:
+        period: a number of sizes.
+        offset: the expression is at most so far from the line.
+        start: the size from which on all this is so.
+    """
+
+    period: int
+    offset: int
+    start: int
+
+
+def _repetition_of(expr: Any) -> _Repetition | None:
+    """Return how an expression goes on; `None` if it is not known, as of products of two sizes and divisions by one.
+
+    Args:
+        expr: of one symbol: a number, or a relation of numbers.
+    """
+    if expr.is_Integer:
+        return _Repetition(period=1, offset=abs(int(expr)), start=0)
+    if expr.is_Symbol:
+        return _Repetition(period=1, offset=0, start=0)
+    kinds: Any = tuple(_FUNCTIONS)
+    if not isinstance(expr, kinds):
+        return None
+    parts: list[_Repetition] = []
+    for arg in expr.args:
+        part = _repetition_of(arg)
+        if part is None:
+            return None
+        parts.append(part)
+    if isinstance(expr, sympy.Mul):
+        return _repetition_of_product(expr.args, parts)
+    if isinstance(expr, _DIVISIONS):
+        _, divisor = expr.args  # the dividend is the first part
+        return _repetition_of_division(parts[0], divisor, is_rest=not isinstance(expr, FloorDiv))
+    period = lcm(*(part.period for part in parts))
+    offset = sum(part.offset for part in parts)
+    start = max(part.start for part in parts)
+    if isinstance(expr, sympy.Add):
+        return _Repetition(period, offset, start)
+    # Of a comparison, a larger or smaller value, or of conditions that are combined. The distance of two lines that are
+    # not parallel grows by 1 a period at least, and is then larger than both offsets.
+    return _Repetition(period, offset, max(start, (offset + 1) * period))
+
+
+def _repetition_of_product(factors: Any, parts: list[_Repetition]) -> _Repetition | None:
+    """Return how a product of numbers and one other factor goes on; `None` if there are several of these."""
+    number = prod(abs(int(factor)) for factor in factors if factor.is_Integer)
+    others = [part for factor, part in zip(factors, parts) if not factor.is_Integer]
+    if len(others) != 1:
+        return None
+    (other,) = others
+    return _Repetition(other.period, number * other.offset, other.start)
+
+
+def _repetition_of_division(dividend: _Repetition, divisor: Any, is_rest: bool) -> _Repetition | None:
+    """Return how a whole quotient or its rest goes on; `None` if the divisor is not a number above 0."""
+    if not divisor.is_Integer or divisor <= 0:
+        return None
+    number = int(divisor)
+    # So many periods of the dividend make it grow by a multiple of the divisor.
+    period = dividend.period * number
+    # A quotient is rounded by less than 1, and so is its offset here. A rest is less than the divisor.
+    offset = number if is_rest else dividend.offset // number + 2
+    return _Repetition(period, offset, dividend.start)
 
 
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 
 
-def _is_periodic(part: Any) -> bool:
-    """Return whether a part of a condition repeats with the size: no product of two sizes, nor a division by one."""
-    if part.is_Integer or part.is_Symbol:
-        return True
-    if isinstance(part, sympy.Mul):
-        return sum(not factor.is_Integer for factor in part.args) <= 1
-    if isinstance(part, _DIVISIONS):
-        _, divisor = part.args
-        return bool(divisor.is_Integer and divisor > 0)
-    return isinstance(part, tuple(_FUNCTIONS))
-
-
 def _value(expr: Any, size: int) -> Any:
     """Return the value of an expression, or whether a relation holds, where its only symbol has a value.
 
-    All of its parts are periodic, see `_is_periodic`.
+    Its functions are those that `_repetition_of` knows.
     """
     if expr.is_Integer:
         return int(expr)

@@ -299,3 +299,21 @@ def test_a_batch_of_one_is_converted_as_such(tmp_path: Path) -> None:
     report = t7bridge.save_module(TwoOtherwise(), tmp_path / "m.t7", example_inputs=x)
     assert any("1 x any;" in note.message for note in report.notes)
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), x.tanh())
+
+
+class Nested(nn.Module):
+    """Decides by a quotient of a quotient, which grows by 1 with each 25 elements."""
+
+    def forward(self, x):
+        return x.tanh() if (x.shape[1] // 5 + 3) // 5 <= 24 else x.sigmoid()
+
+
+def test_sizes_far_beyond_the_example_are_limited(tmp_path: Path) -> None:
+    """The first size of the other branch is found, though it is many periods of the divisors from the example."""
+    report = t7bridge.save_module(Nested(), tmp_path / "m.t7", example_inputs=torch.randn(2, 31))
+    assert any("any x n<=609;" in note.message for note in report.notes)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    x = torch.randn(3, 609)
+    torch.testing.assert_close(model(x), x.tanh())
+    with pytest.raises(IndexError):
+        model(torch.randn(3, 610))
