@@ -21,7 +21,7 @@ _CHECK_CHANNELS = tuple(
     for kind in ("Convolution", "DilatedConvolution", "FullConvolution", "BatchNormalization")
 )
 """Layers that check the extent of the second dimension, the channels, themselves."""
-_KEEP_CHECKED = (
+_KEEP_LAST = (
     "nn.Copy",
     "nn.MulConstant",
     "nn.AddConstant",
@@ -29,13 +29,12 @@ _KEEP_CHECKED = (
     "nn.Identity",
     "nn.Contiguous",
     "nn.SpatialZeroPadding",
-    "nn.SpatialMaxPooling",
-    "nn.SpatialAveragePooling",
     "nn.SpatialReflectionPadding",
     "nn.SpatialReplicationPadding",
-    "nn.Unsqueeze",
 )
-"""Layers that keep the dimensions that others check."""
+"""Layers of whose input and output the last extents tell each other, also those of them that pad."""
+_KEEP_CHANNELS = (*_KEEP_LAST, "nn.SpatialMaxPooling", "nn.SpatialAveragePooling", "nn.Unsqueeze")
+"""Layers that keep the channels; a pooling makes one extent of several."""
 _CHANNELS = 1
 """The dimension of the channels, 0-based, in a batch."""
 
@@ -51,21 +50,23 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """
     rank = len(input.shape)
     checked: set[int] = set()
-    # The input, and what layers of `_KEEP_CHECKED` make of it. Its channels are at the same place in all, and its last
-    # dimension in those of its rank: nn.Unsqueeze may have added one.
+    # The input, and what layers make of it that keep its channels, and its last dimension.
     with_channels = [input]
+    with_last = [input]
     for step in steps:
-        if step.layer is None or not any(source in with_channels for source in step.inputs):
+        if step.layer is None:
             continue
         name = _layer_that_takes(step).name
-        if name in _CHECK_CHANNELS:
-            checked.add(_CHANNELS)
-        elif name in _CHECK_LAST:
-            (source,) = step.inputs
-            if len(source.shape) == rank:
+        if any(source in with_channels for source in step.inputs):
+            if name in _CHECK_CHANNELS:
+                checked.add(_CHANNELS)
+            elif step.layer.name in _KEEP_CHANNELS and not _moves_channels(step.layer):
+                with_channels.append(step)
+        if any(source in with_last for source in step.inputs):
+            if name in _CHECK_LAST:
                 checked.add(rank - 1)
-        elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
-            with_channels.append(step)
+            elif step.layer.name in _KEEP_LAST:
+                with_last.append(step)
     return checked
 
 

@@ -317,3 +317,26 @@ def test_sizes_far_beyond_the_example_are_limited(tmp_path: Path) -> None:
     torch.testing.assert_close(model(x), x.tanh())
     with pytest.raises(IndexError):
         model(torch.randn(3, 610))
+
+
+class Even(nn.Module):
+    """Decides by the width of an image, of which the layer that checks it has the pooled one, 4 for 8 and for 9."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.layer(F.max_pool2d(x, (1, 2)))
+        return y.tanh() if x.shape[3] % 2 == 0 else y.sigmoid()
+
+
+def test_a_layer_behind_a_pooling_does_not_check_the_size_before_it(tmp_path: Path) -> None:
+    """The model refuses the width of the other branch, and not only those that the layer refuses."""
+    module = Even()
+    x = torch.randn(2, 3, 5, 9)
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=x[..., :8])
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model(x[..., :8]), module(x[..., :8]))
+    with pytest.raises(RuntimeError):
+        model(x)
