@@ -29,6 +29,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as symbolic_config
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, UnsupportedError
 from ...torchmodules.build import copy_module
@@ -204,8 +205,8 @@ def _export_with_open_extents(
 
 def _has_fixed_sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
     """Return whether the inputs of a program have the sizes of an example, as far as they are not open."""
-    for value, example in zip(inputs_of(exported), inputs):
-        if is_tensor(value) and not _fits(tuple(example.shape), _shape_for_message(value)):
+    for value, example in zip(inputs_of(exported), pytree.tree_leaves(inputs)):  # an input may be a list of tensors
+        if is_tensor(value) and is_tensor(example) and not _fits(tuple(example.shape), _shape_for_message(value)):
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""Sizes that depend on those of the inputs: PyTorch's symbols, and the conditions on them.
+"""Open sizes, which depend on those of the inputs: expressions of PyTorch's symbols, and the conditions on these.
 
 `torch.export` gives each extent of an input that is not fixed a symbol, and each extent of other values an expression
 of the symbols. Where the source or a builder must decide by a size, or needs it as a number, the example decides, and
