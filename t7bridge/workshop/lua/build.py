@@ -1,4 +1,4 @@
-"""The table of operations, and the builder that they use: the call at hand, arithmetic and parts of values."""
+"""The table of operations: how each of ATen's is built of Lua layers; and the `Builder` that does so for a call."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _full_name(name: str) -> str:
 
 @define(eq=False)
 class Builder(Emitter):
-    """Builds the Lua layers of a program's calls, one at a time: what the builders of operations use for that.
+    """Applies Lua layers to values for one call of a program at a time: what the functions of the table build it with.
 
     Attributes:
         allow: what may be used besides nn and nngraph: `layers`, `rnn`; see `save.PACKAGES`.
@@ -488,7 +488,7 @@ class Builder(Emitter):
         if is_table and axis == 0 and len(ranges) > 1:
             return self._rows_of_table(value, indices)
         if len(ranges) < MOST_RANGES:
-            parts = [self.narrow(values[number], axis, start, count) for number, start, count in ranges]
+            parts = [self.narrow(values[part.number], axis, part.start, part.count) for part in ranges]
             return self.concatenate(parts, axis)
         joined = self.wire(self.concatenate(values, axis))
         # The positions have no batch: nn.Index takes the same ones of all examples. Lua counts from 1.
@@ -526,15 +526,27 @@ class Builder(Emitter):
         return self.gather_constant(value, sources, axis, part)
 
 
-def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, int]]:
+@define(frozen=True)
+class _Range:
+    """Consecutive elements of one of several values.
+
+    Attributes:
+        number: of the value, 0-based.
+        start: the first element in that, 0-based.
+        count: the number of elements.
+    """
+
+    number: int
+    start: int
+    count: int
+
+
+def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[_Range]:
     """Return a vector of indices into several values, one behind the other, as ranges of consecutive elements.
 
     Args:
         indices: the indices, 0-based; one at least.
         extents: the number of elements of each value but the last.
-
-    Returns:
-        The ranges in order, each as the number of its value, the first element in that, both 0-based, and how many.
     """
     starts = list(accumulate(extents, initial=0))  # the index of the first element of each value
     owners = np.searchsorted(starts, indices, "right") - 1  # the number of the value that each index is of
@@ -544,8 +556,8 @@ def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, i
     ranges = []
     for begin, end in pairwise(cuts):
         owner = int(owners[begin])
-        first = int(indices[begin]) - starts[owner]
-        ranges.append((owner, first, int(end - begin)))
+        start = int(indices[begin]) - starts[owner]
+        ranges.append(_Range(owner, start, count=int(end - begin)))
     return ranges
 
 

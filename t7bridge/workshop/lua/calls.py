@@ -312,21 +312,28 @@ class ProgramBuilder(Builder):
         if not dtype.startswith(("int", "uint")):
             return
         is_double = self.program.is_double
-        names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
-        operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count_of_terms = self._count_of_terms(operands[0] if operands else None)
-        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
-        if call.args.get("alpha", 1) != 1:
-            operands.append(call.args["alpha"])
-        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(operands)]
-        stated_bounds = [pair for pair in bounds if pair is not None]
-        low, high = whole.bounds_of(self.kind, stated_bounds, count_of_terms)
+        low, high = self._bounds_of_value(call)
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
         # A sum may be beyond what floats hold exactly. It is taken to be within, as inputs are.
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
+
+    def _bounds_of_value(self, call: TracedCall) -> whole.Bounds:
+        """Return the bounds of the value of the current call, `self.call`, by those of its operands."""
+        names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
+        operands = [call.args[name] for name in names if call.args.get(name) is not None]
+        count_of_terms = self._count_of_terms(operands[0] if operands else None)
+        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
+        if call.args.get("alpha", 1) != 1:
+            operands.append(call.args["alpha"])
+        bounds_of_operands = []
+        for item in tree_leaves(operands):
+            bounds = self._bounds_of_operand(item)
+            if bounds is not None:
+                bounds_of_operands.append(bounds)
+        return whole.bounds_of(self.kind, bounds_of_operands, count_of_terms)
 
     def _count_of_terms(self, first_operand: Any) -> float:
         """Return how many elements of its first operand the current operation adds at most for one of the result.
@@ -343,7 +350,7 @@ class ProgramBuilder(Builder):
                 extents += shape[-1:] if self.kind in whole.MATRIX_PRODUCTS else shape
         return prod(extents) if is_static(extents) else inf
 
-    def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
+    def _bounds_of_operand(self, item: Any) -> whole.Bounds | None:
         """Return the bounds of the elements of an operand; `None` if it is neither a number nor a tensor.
 
         That is so of an `Extent`, which the builder of the operation fixes, so that the program is built again with a
@@ -351,7 +358,6 @@ class ProgramBuilder(Builder):
 
         Args:
             item: the operand, or an item of one that is a list.
-            is_double: whether the model has doubles.
         """
         if isinstance(item, (int, float)):
             return item, item
@@ -363,7 +369,7 @@ class ProgramBuilder(Builder):
             return float(array.min()), float(array.max())
         if item.name in self.bounds:  # the value of an earlier call
             return self.bounds[item.name]
-        return whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
+        return whole.of_type(self.program.dtypes.get(item.name, ""), self.program.is_double)
 
     # Complex numbers
 

@@ -242,8 +242,8 @@ def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, A
         else:
             report.note("info", text, code="lua")
     _note_sizes(report, program, steps.checks, has_guards)
-    for path, kind, text in program.notes:
-        report.note("warning", text, path, "type", code="left-out", class_name=kind)
+    for note in program.notes:
+        report.note("warning", note.text, note.path, "type", code="left-out", class_name=note.class_name)
     if program.output_names:
         names = ", ".join(_names_of_outputs(program))
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"

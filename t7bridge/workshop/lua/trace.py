@@ -101,7 +101,7 @@ class Program:
         sizes: what is known of the sizes of the inputs.
         texts: the sizes of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
         modules: by their paths; empty for a program of the user and a script module, whose modules are not in Python.
-        notes: path, class and text of what Lua does otherwise.
+        notes: what Lua does otherwise.
     """
 
     inputs: dict[str, Shape] = field(factory=dict)
@@ -218,7 +218,7 @@ def _trace_module(
         program.notes += notes_on_modes(module, inputs, evaluated)
     for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
-        program.notes.append(("", name, text))
+        program.notes.append(NoteOfClass("", name, text))
     return program
 
 
