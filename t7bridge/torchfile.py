@@ -257,9 +257,9 @@ class TorchfileBuilder(Rebuilder):
         if isinstance(value, GraphObject):
             torch_object = self._kinds.TorchObject(value.class_name.encode(), version_number=value.version or 0)
             # The fields were read as a table of their own, so torchfile turns a list of them into a list as well.
-            # What an object without a table holds instead, has nothing to be filled.
+            # An object without fields has what its class wrote in a layout of its own: nothing to be filled.
             fields = self._table(value.fields) if value.fields is not None else Fill(value.payload, parts=())
-            torch_object._obj = fields.value
+            torch_object._obj = fields.value  # a list or dict already, into which its entries are put later
             return Fill(torch_object, fields.parts, on_filled=fields.on_filled)
         if isinstance(value, GraphFunction):
             code = value.code

@@ -387,6 +387,18 @@ def test_reading_needs_neither_numpy_nor_torch(module):
     assert found.stdout == "set()\n"
 
 
+def test_help_loads_no_attrs():
+    """The list of the verbs, the help of those with the most options and a completion script start without attrs."""
+    code = (
+        "import contextlib, io, sys; from t7bridge.cli import main\n"
+        "for arguments in (['--help'], ['convert', '--help'], ['zoo', '--help-all'], ['completion', 'bash']):\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as out: main(arguments)\n"
+        "    print(len(out.getvalue()) > 500, 'attr' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "True False\n" * 4, done.stderr
+
+
 def test_zoo_imports_tools_for_the_settings_that_need_them():
     """Importing the planner, as its help does, imports no tool: workers import those that their settings ask for."""
     code = "import sys, t7bridge.zoo; print([name for name in sys.modules if name.startswith('t7bridge.tools')])"

@@ -19,8 +19,12 @@ from .streams import failed, perhaps, terminal_width
 
 _FUNCTIONS = {"lua": "write_lua", "module": "write_module"}
 """The functions of Python that have another name than their verb."""
-_CLASSES = {"completion": ("t7bridge.cli.completion", "Completion"), "zoo": ("t7bridge.zoo.request", "Zoo")}
-"""Where the classes of other verbs are: of one that has no function, and of one whose function takes long to load."""
+_CLASSES = {
+    "completion": ("t7bridge.cli.completion", "Completion"),
+    "convert": ("t7bridge.conversion.request", "Convert"),
+    "zoo": ("t7bridge.zoo.request", "Zoo"),
+}
+"""Where the classes of other verbs are: of one that has no function, and of two whose functions take long to load."""
 
 
 def class_of(verb: str) -> Any:

@@ -22,9 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from attrs import field
-
-from ..data import define
+from ..data import define, field
 from ..errors import ModelError, OptionError
 from ..text import listed
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..data import field
 from ..errors import OptionError, RecordError
 from ..formats import FORMATS, LUA, NAMED, PYTHON, WRITABLE
-from ..graph.dtypes import CAST_TYPES
 from ..io.source import PathLike
 from ..limits import Limits
+from ..values import CAST_TYPES
 from .naming import Renames
 from .options import CLASSES, FORCE, JSON, LIMITS, PART, REQUIRED, STRICT, SYNC, option, options_of, verb
 

@@ -155,7 +155,8 @@ class Coverage:
 
     def _note_places(self, report: Report) -> None:
         """Note where the state dicts are, unless there is only that of the whole value."""
-        paths_inside = [path for path in self.with_weights if path != "root"]
+        # Of a module that is met twice, and written twice, both have the path of the first.
+        paths_inside = [path for path in dict.fromkeys(self.with_weights) if path != "root"]
         if paths_inside:
             message = f"{counted(len(paths_inside), 'state dict')} inside the value: {listed(paths_inside)}"
             report.note("info", f"{message}; --at writes one alone", code="state-dict")

@@ -104,14 +104,15 @@ def _write_from_lua(
     # A record is a member of a zip archive; changed elements, or those of compact storages, are not the `.t7`'s.
     may_have_record = request.record and request.pt_format == "zip" and not is_compact and request.edits is None
     converted = python_value(document.content, request, report, with_record=may_have_record)
-    if converted.fingerprint is not None:  # the value is from the record: that of the `.t7` is no longer needed
+    # A value from the `.t7`'s own record of a `.pt` has a fingerprint, and no record of the `.t7` is written beside it.
+    if converted.fingerprint is not None:
         document.forget()
     if is_compact:
         _make_compact(converted, report)
     if converted.modules is not None:
         converted.modules.note_left_out(converted.value)
     converted.value = _edited(converted.value, request, report, converted.modules)
-    if converted.record is not None:
+    if converted.record is not None:  # the record to be written
         document.forget()  # before the value is pickled: the writer holds every list and dict
         _write_with_record(writer, converted, report)
         return

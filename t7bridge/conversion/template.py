@@ -342,7 +342,7 @@ class _Filling:
         self._notes.append(Note(level, "", message, loss, code=code))
 
     def _assign_only_state(self, models: list[_Model], value: Any) -> list[str]:
-        """Add the `.pt`'s only state dict to the template's only module with tensors; return the keys that are ignored.
+        """Add the `.pt`'s only state dict to the template's only module to fill; return the keys that are ignored.
 
         The `.pt` has no state dict where `auto` mode would have put it. Other modules keep their values.
 
@@ -351,9 +351,9 @@ class _Filling:
             value: of the `.pt`.
 
         Raises:
-            ModelError: there is no state dict, or there are several modules.
+            ModelError: there is no state dict, or there are several modules to fill.
         """
-        candidates = _modules_to_fill(models)
+        candidates = _modules_to_fill(models)  # one or more
         state = state_dict_in(value)
         places = ", ".join(model.path for model in candidates[:_MAX_SHOWN_KEYS])
         expected = f"state dicts where the template has modules: {places}"
@@ -367,7 +367,7 @@ class _Filling:
         (only,) = candidates
         only.states.append(state)
         for model in models:
-            if not model.states and model.has_tensors:
+            if not model.states and model.has_tensors:  # criterions with weights
                 self._note("info", f"{model.path} keeps its values")
                 model.expected = StateDict()  # so that none of its keys is missing
         return _keys_beside(value, state)

@@ -15,7 +15,6 @@ from ..data import face
 from ..errors import ModelError, T7BridgeError, UnknownFormatError, UnsupportedError, about_file
 from ..io.source import FOLDER_HINT, ByteSource, PiecesSource
 from ..limits import DEFAULT_LIMITS
-from ..report import Note
 from ..text import few
 from .table import FORMATS as FORMATS
 from .table import (
@@ -174,6 +173,8 @@ def _open_inside(other: OtherArchive, limits: Limits, options: dict[str, Any]) -
     document.described = f"{other.title} with {document.title} inside"
     left_out = [member_name for member_name in other.archive.members if member_name != name]
     if left_out:
+        from ..report import Note  # which loads attrs
+
         text = f"{name:.80} inside the archive is read; left out are {few(left_out, longest=60)}"
         document.add_note(Note("info", path="", message=text, code="left-out", count=len(left_out)))
     return document

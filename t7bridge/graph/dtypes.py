@@ -91,9 +91,6 @@ NUMPY_ELEMENTS = {element.code: element for element in ELEMENT_TYPES.values() if
 PACKED = {"quint4x2": 2, "quint2x4": 4}
 """How many elements of a tensor are in one element of its storage, a byte, where that is not one."""
 
-CAST_TYPES = ("float16", "bfloat16", "float32")
-"""The types to which floating-point elements are rounded on request."""
-
 UINT8 = ELEMENT_TYPES["uint8"]
 INT64 = ELEMENT_TYPES["int64"]
 FLOAT32 = ELEMENT_TYPES["float32"]

@@ -358,12 +358,14 @@ class Storage(Holder):
         )  # fmt: skip
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return the elements as numpy has them, of shape (count,); arguments are those of numpy's protocol."""
+        """Return the elements, of shape (count,), as numpy's protocol has it: `copy=False` refuses to copy."""
         own_dtype = numpy_dtype(self.element)
         array = self.array
-        if array.dtype != own_dtype:  # the bits of a type that numpy lacks
+        if array.dtype != own_dtype:  # integers, as bits of a type of ml_dtypes of the same width
             array = array.view(own_dtype)
         if dtype is not None and own_dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a storage of {own_dtype} cannot become an array of {dtype} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 

@@ -103,7 +103,7 @@ def inspect(request: Inspect) -> Summary:
         roots = document.roots
         result = Summary(os.path.basename(os.path.normpath(document.path)))
         result.header = {"file": result.file, **_format_facts(document)}
-        value = roots[0]  # a path is one in the first value, as for Lua's `torch.load`
+        value = document.value
         if request.at is not None:
             value = Path.parse(request.at).get(value)
         result.header.update(_number_facts(roots))

@@ -88,7 +88,7 @@ def load_module(
 def one_module(
     source: Readable | ByteSource, at: str | None, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, TorchObject]:
-    """Return the path of the selected module of a `.t7` file, in its first value, and the module.
+    """Return the path of the selected module of a `.t7` file, and the module.
 
     Args:
         source: a path, bytes, a binary file object, or an open `ByteSource`.
@@ -102,7 +102,7 @@ def one_module(
         UnsupportedError: the file is not a `.t7`.
     """
     document = lua_document(source, limits)
-    return choose_module(document.first, at, document.path)
+    return choose_module(document.value, at, document.path)
 
 
 def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Document:

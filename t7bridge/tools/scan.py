@@ -530,14 +530,14 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
     """Add findings on the functions in values of Lua, and on the classes that no known package has, each once.
 
     Args:
-        roots: the values of a `.t7`; if there are several, paths begin with `root[1]`, `root[2]` and so on.
+        roots: the values of a `.t7`; if there are several, paths begin with `root[0]`, `root[1]` and so on.
         report: receives the findings.
     """
     from ..formats.t7.reader import payload_of
     from ..nn.registry import layer_of
 
     classes: set[str] = set()
-    for number, root in enumerate(roots, 1):
+    for number, root in enumerate(roots):
         for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
             value = visit.value
             if isinstance(value, LuaFunction):

@@ -117,12 +117,12 @@ def write_module(request: WriteModule) -> Report:
     folder = local_target(request.target)
     with ByteSource.from_path(request.source) as source, collector_paused():
         document = lua_document(source, request.limits)
-        models = find_models(document.first) if request.at is None else []
+        models = find_models(document.value) if request.at is None else []
         # Of several models and criterions, those that a program runs.
         several = [(path, module) for path, module in models if not is_criterion(module)]
         if len(several) > 1:
             return _write_each(several, document, source, folder, request)
-        path, module = choose_module(document.first, request.at, document.path)
+        path, module = choose_module(document.value, request.at, document.path)
         return _write(_folder_content(path, module, folder, document, source, request), request)
 
 
@@ -216,12 +216,12 @@ def _folder_content(
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
     json_data = _noted_data(model.state.data, module, path, report, request.limits)
     check_strict(report, request.strict)
-    beside_model = beside(document.first, module)
+    beside_model = beside(document.value, module)
     beside_model.note(report, "config.json")
     beside_model.own = json_data  # after `note`: `_noted_data` has noted it
     config = beside_model.config(from_lua=True, index_base=request.index_base)
     texts = {"model.py": model.text.encode()}
-    sampling = _sampling_of(module, path, document.first, request.index_base, model.is_stateful, request.limits)
+    sampling = _sampling_of(module, path, document.value, request.index_base, model.is_stateful, request.limits)
     if sampling is not None:
         config["sampling"] = asdict(sampling)
         texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()

@@ -2,6 +2,9 @@
 
 from ..data import face
 
+CAST_TYPES = ("float16", "bfloat16", "float32")
+"""The types to which floating-point elements are rounded on request. For the options, which load no table."""
+
 __getattr__ = face(
     __name__,
     {

@@ -16,9 +16,10 @@ from attrs import evolve
 
 from ..data import np
 from ..errors import ModelError
-from ..graph.dtypes import CAST_TYPES, ELEMENT_TYPES, ElementType
+from ..graph.dtypes import ELEMENT_TYPES, ElementType
 from ..graph.storage import Derived, Storage
 from ..graph.tensor import Tensor
+from . import CAST_TYPES
 from .widened import widen
 
 _NUMPY_FLOATS = ("float16", "float32", "float64")

@@ -12,7 +12,7 @@ from helpers import TESTFILES, module_of
 
 import t7bridge
 from t7bridge import Table, TorchObject
-from t7bridge.errors import TargetExistsError, UnsupportedLayerError
+from t7bridge.errors import ModelError, TargetExistsError, UnsupportedLayerError
 
 GENERATOR = TESTFILES / "models/dcgan_generator.t7"
 LENET = TESTFILES / "models/lenet_mm.t7"
@@ -68,3 +68,29 @@ def test_names_stay_inside(tmp_path: Path, name: str) -> None:
     folders = list((tmp_path / "out").iterdir())
     assert len(folders) == 2
     assert all((folder / "model.py").is_file() for folder in folders)
+
+
+def test_models_of_several_values(tmp_path: Path) -> None:
+    """A file may hold several values one after the other: all verbs name the models `root[0]` and `root[1]`."""
+    generator, lenet = t7bridge.load(GENERATOR), t7bridge.load(LENET)
+    path = tmp_path / "two.t7"
+    with t7bridge.T7Writer(path) as writer:
+        writer.write(generator)
+        writer.write(lenet)
+    t7bridge.write_module(path, tmp_path / "out")
+    assert sorted(folder.name for folder in (tmp_path / "out").iterdir()) == ["[0]", "[1]"]
+    image = torch.randn(1, 1, 32, 32)
+    expected = t7bridge.load_module(LENET)(image)
+    assert torch.equal(t7bridge.load_module(path, "root[1]")(image), expected)
+    names = [layer.name for layer in t7bridge.inspect(path).layers]
+    assert {"[0]", "[1]"} <= set(names)
+    t7bridge.draw(path, tmp_path / "two.json")
+    picture = json.loads((tmp_path / "two.json").read_text())
+    assert {node.get("path") for node in picture["nodes"]} >= {"root[0]", "root[1]"}
+    assert {layer.path.partition(".")[0] for layer in t7bridge.prove(path).layers} == {"root[0]", "root[1]"}
+    t7bridge.convert(path, tmp_path / "lenet.pt", at="root[1]")
+    keys = list(torch.load(tmp_path / "lenet.pt"))
+    assert keys == list(t7bridge.state_dict(lenet))
+    for verb in (t7bridge.load_module, lambda file: t7bridge.match(file, LENET)):
+        with pytest.raises(ModelError, match=r"several modules.*root\[0\], root\[1\]"):
+            verb(path)

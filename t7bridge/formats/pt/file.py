@@ -387,6 +387,7 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
         # Only `scan` collects names from all members; it does not refuse any.
         if not origin.forbid:
             inner.read_others()
+        # The reader's `judged` and `uses` are only those that the safe loader refuses.
         origin.unsafe_names.update(inner.judged)
         origin.refused_uses.update(dict.fromkeys(inner.uses))
 

@@ -161,12 +161,12 @@ def _unsqueezed(fields: Fields, output: Node) -> Expression:
 
 
 def _averaged(fields: Fields, output: Node) -> Expression:
-    """Return the output of a mean in a compound, which has the field `sizeAverage` only in later releases.
+    """Return the output of an nn.Mean in a compound layer, which is recognized by the expression of its output.
 
-    It is no option of the node, so that the means of all releases are equal.
+    Only later releases have `sizeAverage`. It is no option of the node, so that the means of all releases are equal.
 
     Raises:
-        LookupError: a program made it a sum.
+        LookupError: it is false, which makes the layer a sum: no compound layer is recognized then.
     """
     if fields.get("sizeAverage") is False:
         raise LookupError("a sum")

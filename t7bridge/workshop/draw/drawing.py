@@ -452,7 +452,7 @@ def _suffix(path: PathLike) -> str:
 def _drawn_file(document: Document, request: Draw) -> Drawing:
     """Return the drawing of the value of a file; errors name the file."""
     with about_file(document.path):
-        return _drawn(document.roots[0], os.path.basename(os.path.normpath(document.path)), request)
+        return _drawn(document.value, os.path.basename(os.path.normpath(document.path)), request)
 
 
 def _drawn(value: Any, name: str, request: Draw) -> Drawing:

@@ -264,7 +264,7 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
     has_modules = any(map(find_modules, document.roots))
     if not has_modules:
         return _tables_in(side, document.first, at)  # of several values that which Lua's `torch.load` returns
-    return _module_in(document.roots, side.name, at)
+    return _module_in(document.value, side.name, at)
 
 
 def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
@@ -341,17 +341,15 @@ class _InitialValue(Elements):
         return array_chunks(value.storage)
 
 
-def _module_in(roots: list[Any], name: str, at: str | None) -> TorchObject:
+def _module_in(value: Any, name: str, at: str | None) -> TorchObject:
     """Return the only module with tensors in a `.t7`, or that at a path.
 
     Args:
-        roots: the values of the file, `root` or `root[1]`, `root[2]` in paths.
+        value: the content of the file; a list of several values, `root[0]` and so on in paths.
         name: of the file, for messages.
         at: the path; `None` for the only one.
     """
-    modules: list[tuple[str, TorchObject]] = []
-    for number, root in enumerate(roots, 1):
-        modules += find_modules(root, "root" if len(roots) == 1 else f"root[{number}]")
+    modules = find_modules(value)
     if at is None and len(modules) > 1:
         # A module without tensors, such as a criterion, counts only if none has any.
         modules = [(path, module) for path, module in modules if state_dict(module)] or modules

@@ -290,7 +290,7 @@ def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn
     """
     document = formats.open(reference, limits=limits)
     if document.spec.values == formats.LUA:
-        value = document.first
+        value = document.value
         if isinstance(value, Table) and ("input" in value or "output" in value):
             return value, path
         place, model = choose_module(value, at=None, file=document.path)

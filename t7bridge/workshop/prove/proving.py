@@ -106,7 +106,7 @@ def prove(request: Prove) -> Proof:
 
 
 def _lua_value(source: Readable | Value, limits: Limits) -> tuple[Value, str]:
-    """Return the value in a `.t7`, and the name of the file; a value of Lua that was read before has none.
+    """Return the value in a `.t7`, or the list of several, and its name; a value of Lua that was read before has none.
 
     Raises:
         FormatError: the file is damaged, or of an unknown format.
@@ -119,7 +119,7 @@ def _lua_value(source: Readable | Value, limits: Limits) -> tuple[Value, str]:
         raise UnsupportedError(
             f"is {document.spec.title}; only files of Lua Torch hold recorded values", file=document.path
         )
-    return document.first, document.path
+    return document.value, document.path
 
 
 def try_proof(
