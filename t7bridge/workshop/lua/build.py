@@ -243,7 +243,7 @@ class Builder(Emitter):
     @property
     def path(self) -> str:
         """The path of the module that contains the call; empty for the outermost one."""
-        return self.call.stack[-1].partition("|")[2] if self.call.stack else ""
+        return self.call.stack[-1].path if self.call.stack else ""
 
     @property
     def module(self) -> Any:

@@ -64,7 +64,8 @@ class ProgramBuilder(Builder):
         problems: what Lua cannot express; `run` raises one error for all.
         scalar_outputs: numbers of the outputs without dimensions, from 1, which have one of extent 1 in Lua; `run` sets
             it.
-        used: names of the values that calls take or the program returns; `run` sets it before it builds any call.
+        used: names of the values that calls take or the program returns: a random one is refused only if it is used.
+            `run` sets it before it builds any call.
     """
 
     problems: list[_Problem] = field(factory=list)
@@ -80,20 +81,25 @@ class ProgramBuilder(Builder):
         Raises:
             UnsupportedError: operations that cannot be expressed, all of them.
         """
-        inputs = self._inputs()
-        self._set_values_before_calls()
-        # A random value is refused only if a call takes it or the program returns it.
-        for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
-            self.used.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
         for text in self.program.changed:
             self.remark(text, warning=True)
-        for call in self.program.calls:
+        self.used = self._names_of_used_values()
+        inputs = self._inputs()
+        self._set_values_before_calls()
+        for call in self.program.calls:  # each takes values of earlier ones
             self.call = call
             self.env[call.name] = self._value_of(call)
         outputs = self._outputs()
         if self.problems:
             raise self._error_of_problems()
         return inputs, outputs
+
+    def _names_of_used_values(self) -> set[str]:
+        """Return the names of the values that calls take or the program returns."""
+        names: set[str] = set()
+        for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
+            names.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
+        return names
 
     def _set_values_before_calls(self) -> None:
         """Set the values that are known before any call: tensors of the state dict, and constants."""
@@ -189,7 +195,7 @@ class ProgramBuilder(Builder):
             reasons = [value.reason for value in missing_values]
             if _is_on_tensors(call):  # what the call lacks itself is named, too
                 reasons.append(self._refusal(entry))
-            # A value without a reason is among the problems already, as is why it is missing.
+            # Empty ones are of what is among the problems already, or of the call itself if it could be built.
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)

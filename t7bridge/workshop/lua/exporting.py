@@ -229,7 +229,7 @@ def _as_batch_of_two(value: Any) -> Any:
 
 
 def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
-    """Return the dimensions of an input that may have other extents; `None` if it is not a tensor."""
+    """Return the dimensions of an input that may have other extents, for `torch.export`; `None` if it is no tensor."""
     if not is_tensor(value):
         return None
     rank = value.dim()

@@ -278,11 +278,10 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
         layer: the call, of a class in the table, with all arguments that have no default.
         element: of the tensors.
     """
-    kind = layer.name.partition(".")[2]
-    lua_class = CLASSES[kind]
+    lua_class = CLASSES[layer.kind]
     fields = {name: _new_value(text, element) for name, text in lua_class.fields.items()}
-    if kind in _COMPUTED:
-        fields.update(_COMPUTED[kind](*layer.args))
+    if layer.kind in _COMPUTED:
+        fields.update(_COMPUTED[layer.kind](*layer.args))
     arguments = {**lua_class.defaults, **dict(zip(lua_class.args, layer.args))}
     for name in lua_class.args:
         if name == "-":  # an argument that is not stored
@@ -300,7 +299,7 @@ def constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
     Of a class that is not in the table, or takes any number of arguments, as nn.View does, those of the layer.
     """
     values = list(layer.args)
-    lua_class = CLASSES.get(layer.name.partition(".")[2])
+    lua_class = CLASSES.get(layer.kind)
     if lua_class is None or len(values) > len(lua_class.args):
         return values, len(values)
     count_written = _count_without_defaults(values, lua_class)

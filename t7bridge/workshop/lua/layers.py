@@ -127,6 +127,11 @@ class LuaLayer(Arithmetic["LuaLayer"]):
     label: str = ""
 
     @property
+    def kind(self) -> str:
+        """The name of the class without its package: `Linear` of `nn.Linear`."""
+        return self.name.partition(".")[2]
+
+    @property
     def inputs(self) -> int:
         """The number of inputs of an `nn.gModule`."""
         return sum(step.layer is None for step in self.steps)
@@ -148,6 +153,19 @@ class LuaLayer(Arithmetic["LuaLayer"]):
         return LuaLayer("nn.ConcatTable", children=pair) >> make(name)
 
 
+@define(frozen=True)
+class ModuleCall:
+    """A call of a PyTorch module that is inside the outermost one.
+
+    Attributes:
+        key: of the call, as PyTorch has it; several calls of one module have several.
+        path: of the module: `layer1.0.conv1`.
+    """
+
+    key: str
+    path: str
+
+
 @define(eq=False)
 class LuaNode(Arithmetic["LuaNode"]):
     """A node of a graph: a layer applied to the values of other nodes.
@@ -156,14 +174,14 @@ class LuaNode(Arithmetic["LuaNode"]):
         layer: the layer; `None` for an input of the graph.
         inputs: the nodes whose values it uses, in order.
         shape: of its value: integers, and `Extent`s that depend on the inputs.
-        stack: the PyTorch module calls it belongs to, outermost first.
+        stack: the module calls it belongs to, outermost first; empty for the outermost module itself.
         index: of an input node, its index among the inputs, 0-based.
     """
 
     layer: LuaLayer | None
     inputs: list[LuaNode] = field(factory=list)
     shape: tuple[Any, ...] = ()
-    stack: tuple[str, ...] = ()
+    stack: tuple[ModuleCall, ...] = ()
     index: int = 0
 
     def __rshift__(self, layer: LuaLayer) -> LuaNode:

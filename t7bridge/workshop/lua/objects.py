@@ -91,8 +91,7 @@ class ObjectMaker:
         output = Tensor(self.element, None)
         gradient = Tensor(self.element, None)
         fields = Table.of({"_type": type_name, "output": output, "gradInput": gradient})
-        kind = layer.name.partition(".")[2]
-        obj = TorchObject(layer.name, CLASSES[kind].version, fields)
+        obj = TorchObject(layer.name, CLASSES[layer.kind].version, fields)
         for name, value in fields_of(layer, self.element).items():
             obj[name] = value
         return obj

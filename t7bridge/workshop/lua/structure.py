@@ -6,10 +6,11 @@ value and return one.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby, pairwise
 
 from ...errors import UnsupportedError
-from .layers import LuaLayer, LuaNode, make, sequential
+from .layers import LuaLayer, LuaNode, ModuleCall, make, sequential
 
 _CALLER = 0
 """The user of the values that the program returns, among the ids of steps, none of which is 0."""
@@ -90,9 +91,9 @@ def _with_calls_as_steps(steps: list[LuaNode], depth: int, users: Users) -> list
             one, and so has its users.
     """
     result: list[LuaNode] = []
-    for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
+    for call, group in groupby(steps, partial(_call_at, depth=depth)):
         run = list(group)
-        if not call:  # steps of the outer module itself
+        if call is None:  # steps of the outer module itself
             result += run
         elif _can_be_one_step(run, users):
             result.append(_as_one_step(run, call, depth, users))
@@ -105,15 +106,20 @@ def _with_calls_as_steps(steps: list[LuaNode], depth: int, users: Users) -> list
     return result
 
 
-def _moved_out(step: LuaNode, call: str, depth: int) -> LuaNode:
+def _call_at(step: LuaNode, depth: int) -> ModuleCall | None:
+    """Return the module call that a step belongs to at a depth of its stack; `None` if it is in no call so deep."""
+    return step.stack[depth] if depth < len(step.stack) else None
+
+
+def _moved_out(step: LuaNode, call: ModuleCall, depth: int) -> LuaNode:
     """Move a step from the module of a call to the one that contains it; return the step, which is changed."""
     step.stack = step.stack[:depth]
     if step.layer is not None:
-        step.layer.path = _path_of(call).rpartition(".")[0]
+        step.layer.path = call.path.rpartition(".")[0]
     return step
 
 
-def _as_one_step(run: list[LuaNode], call: str, depth: int, users: Users) -> LuaNode:
+def _as_one_step(run: list[LuaNode], call: ModuleCall, depth: int, users: Users) -> LuaNode:
     """Combine the steps of a module's call into one, and return it.
 
     It is the object of the last step, changed, as the steps behind it refer to that one. What the last step was is a
@@ -133,15 +139,10 @@ def _as_one_step(run: list[LuaNode], call: str, depth: int, users: Users) -> Lua
     for step in steps:
         step.inputs = [input_inside if item is source else item for item in step.inputs]
     combined.layer = _assemble([input_inside], steps, [last])
-    combined.layer.path = _path_of(call)
+    combined.layer.path = call.path
     combined.inputs = [source]
     combined.stack = combined.stack[:depth]
     return combined
-
-
-def _path_of(call: str) -> str:
-    """Return the path of the module that is called: `key|path`."""
-    return call.partition("|")[2]
 
 
 def _sources(run: list[LuaNode]) -> list[LuaNode]:

@@ -30,6 +30,7 @@ from .exporting import (
     stated_ranges,
 )
 from .functional import decompose, make_functional, operation_of
+from .layers import ModuleCall
 from .sizes import Extent, Shape, Sizes
 from .training import Computation, NoteOfClass, computation_of, notes_on_gradients, notes_on_modes, reads_of_mode
 
@@ -59,8 +60,7 @@ class TracedCall:
         args: all arguments of its schema by name, defaults included, with `CallRef` and `Extent` inside; those of a
             function of Python by their positions, `"0"`.
         shape: of its value; a tuple of shapes where it returns several; empty for what is not a tensor.
-        stack: the module calls it belongs to, outermost first, each as the text `key of the call|path of the module`;
-            empty for the outermost module, which has no path.
+        stack: the module calls it belongs to, outermost first; empty for the outermost module itself.
         line: where the user's source calls it, `net.py:12: x = x.sort()`; empty if that is not known.
         origin: the operation that the source calls, if this is a part of its decomposition; else empty.
     """
@@ -70,7 +70,7 @@ class TracedCall:
     target: Any = field(repr=False)
     args: dict[str, Any] = field(factory=dict)
     shape: Any = ()
-    stack: tuple[str, ...] = ()
+    stack: tuple[ModuleCall, ...] = ()
     line: str = ""
     origin: str = ""
 
@@ -368,7 +368,7 @@ def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[
     values = [_held_value(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
     tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
     weights = set()
-    for number, (identity, tensor) in enumerate(tensors.items()):
+    for number, (identity, tensor) in enumerate(tensors.items()):  # all are counted, though not all are weights
         # Numbers, such as a factor, stay constants, and so do whole numbers and masks, which Lua's layers cannot hold.
         if identity not in keys and tensor.is_floating_point() and tensor.dim():
             key = f"constants.{number}"
@@ -556,7 +556,7 @@ class _GraphReader:
             call.origin = self.outer.op
             return
         modules = node.meta.get("nn_module_stack") or {}  # key of a module's call → path and class, outermost first
-        call.stack = tuple(f"{key}|{path}" for key, (path, _) in modules.items() if path)
+        call.stack = tuple(ModuleCall(key, path) for key, (path, _) in modules.items() if path)
         call.line = _source_line(node.meta.get("stack_trace") or "")
 
     def _argument(self, value: Any) -> Any:

@@ -447,21 +447,20 @@ def _node_name(step: LuaNode, path: str) -> str:
         return word if is_name else f"layer{word}"  # of an nn.Sequential, whose attributes are numbers
     while layer.name in ("nn.Bottle", "nn.Sequential") and not layer.label:
         layer = layer.children[-1]  # the last one makes the value
-    kind = layer.label or layer.name.rpartition(".")[2]
-    if kind in _NODE_NAMES:
-        return _NODE_NAMES[kind]
-    return kind.lower() if kind.isupper() else kind[0].lower() + kind[1:]
+    title = layer.label or layer.kind
+    if title in _NODE_NAMES:
+        return _NODE_NAMES[title]
+    return title.lower() if title.isupper() else title[0].lower() + title[1:]
 
 
 def _constructor_arguments(layer: LuaLayer) -> _Args:
     """Return the arguments of a constructor as source, with names for the parameters that they may become."""
     values, count_written = constructor_values(layer)
-    kind = layer.name.partition(".")[2]
     names_in_lua: tuple[str, ...] = ()
-    if kind in _UNSTORED_ARGUMENTS:
-        names_in_lua = _UNSTORED_ARGUMENTS[kind]
-    elif kind in CLASSES:
-        names_in_lua = CLASSES[kind].args
+    if layer.kind in _UNSTORED_ARGUMENTS:
+        names_in_lua = _UNSTORED_ARGUMENTS[layer.kind]
+    elif layer.kind in CLASSES:
+        names_in_lua = CLASSES[layer.kind].args
     names = [_NAMES.get(name, name) for name in names_in_lua[: len(values)]]
     names += ["n"] * (len(values) - len(names))  # of arguments that have no names, such as sizes
     return _Args(tuple(map(lua_text, values)), tuple(names), count_written)
