@@ -219,21 +219,21 @@ def evaluate(expr: Any, value_of: Callable[[Any], Any]) -> Any:
         return float(expr)
     if expr.is_Symbol:
         return value_of(expr)
-    parts = [evaluate(part, value_of) for part in expr.args]
-    if None in parts:
+    values = [evaluate(part, value_of) for part in expr.args]
+    if None in values:
         return None
     if expr.is_Add:
-        return reduce(operator.add, parts)
+        return reduce(operator.add, values)
     if expr.is_Mul:
-        return reduce(operator.mul, parts)
+        return reduce(operator.mul, values)
     if isinstance(expr, (FloatTrueDiv, IntTrueDiv)):
-        dividend, divisor = parts
+        dividend, divisor = values
         return dividend / divisor
     if isinstance(expr, ToFloat):
-        (number,) = parts
+        (number,) = values
         return number
     if isinstance(expr, OpaqueUnaryFn_sqrt):
-        (radicand,) = parts
+        (radicand,) = values
         return radicand**0.5
     return None
 

@@ -255,11 +255,7 @@ def _program_of(
     # Before anything is read: shapes become `Extent`s of these symbols.
     if environment is not None:
         program.sizes.example.update(example_of(exported, environment, inputs))
-    # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
-    state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
-    keys = _add_state(program, state)
-    parameters = _add_module(program, exported, module, keys)
-    _add_inputs(program, exported, keys, parameters)
+    _add_inputs_and_state(program, exported, module)
     _add_calls(program, exported, operations)
     # After the calls, whose decompositions may add conditions, and even fix all extents.
     if environment is not None:
@@ -270,6 +266,15 @@ def _program_of(
     used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
     program.notes += notes_on_gradients(program.modules, used_parameters)
     return program
+
+
+def _add_inputs_and_state(program: Program, exported: ExportedProgram, module: nn.Module | None) -> None:
+    """Add to a program its inputs, its state dict, and the modules inside its module; see `_program_of`."""
+    # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
+    state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
+    keys = _add_state(program, state)
+    parameters = _add_module(program, exported, module, keys)
+    _add_inputs(program, exported, keys, parameters)
 
 
 def _add_calls(program: Program, exported: ExportedProgram, operations: frozenset[str]) -> None:
