@@ -1,4 +1,6 @@
-"""Names for the values of attention in a graph: scores, their softmax, and the context."""
+"""Names for the values of attention in a graph: scores, their softmax, and the context. Attention is a softmax whose
+output weighs a sum of values. The numbers of nodes are from 1; 0 is the input of the graph.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,7 @@ _SUM = ("reduce", "sum")
 
 
 def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
-    """Return names for values of a graph, by node: scores, their softmax, and the context, the sum weighted with it.
-
-    Attention is a softmax whose output weighs a sum of values; any other softmax gets no name. The numbers of nodes
-    are from 1, and 0, which `scores` may be given, is the input of the graph.
+    """Return names for outputs of nodes: what a softmax is applied to, its output, and the sum weighted with that.
 
     Args:
         spec: the module that is the graph.
@@ -27,19 +26,20 @@ def attention_names(spec: ModuleSpec, graph: GraphSpec) -> dict[int, str]:
     for number, node in enumerate(graph.nodes, 1):
         if nodes.layers[number].written != _SOFTMAX or not node.takes:  # a damaged file may have one that takes nothing
             continue
-        end_of_softmax = nodes.end_of_chain(number)  # behind views of its output
-        for user in nodes.users.get(end_of_softmax, ()):
+        first_link, *_ = node.takes
+        source, _path = first_link
+        last_view = nodes.end_of_chain(number)  # the softmax itself if no view follows it
+        for user in nodes.users.get(last_view, ()):
             if nodes.is_weighted_sum(user):
-                (scores, _), *_ = node.takes  # the node of the first input
-                names[scores] = "scores"
+                names[source] = "scores"
                 names[number] = "attention"
-                # Behind the sum, if the node has products only, and behind views.
+                # The user may only make the products, which are added up behind it.
                 names[nodes.end_of_chain(user, also=_SUM)] = "context"
     return names
 
 
 class _Nodes:
-    """The nodes of a graph by their numbers, from 1; 0 is the input of the graph.
+    """The nodes of a graph by their numbers.
 
     Attributes:
         layers: the traits of the layer of each node.

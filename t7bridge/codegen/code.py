@@ -1,4 +1,5 @@
-"""Expressions as Python's own syntax tree (`ast`), and their layout as by Black and Ruff.
+"""Expressions of generated source as Python's own syntax tree (`ast`), and their layout as by Black and Ruff. A
+construction is the call that makes a module.
 
 Nothing else becomes source: values are literals, names are checked, templates are texts of this package.
 """
@@ -189,8 +190,9 @@ def expression(value: Any) -> ast.expr:
         return ast.Constant(value)
     if type(value) is float and not math.isfinite(value):
         return apply("float", str(value))
-    # A decimal digit has more than 3 bits; Python refuses to print integers of very many digits (`int_max_str_digits`).
-    if type(value) is float or (type(value) is int and value.bit_length() < 3 * MAX_DIGITS):
+    # Python refuses to print integers of very many digits (`int_max_str_digits`); a decimal digit has more than 3 bits.
+    is_printable_integer = type(value) is int and value.bit_length() < 3 * MAX_DIGITS
+    if type(value) is float or is_printable_integer:
         magnitude = ast.Constant(abs(value))
         is_negative = repr(value)[0] == "-"  # -0.0 is, too
         return ast.UnaryOp(ast.USub(), magnitude) if is_negative else magnitude
@@ -305,9 +307,9 @@ class Construction:
 SEQUENTIAL = "nn.Sequential"
 
 
-def sequential(calls: list[Construction], spec: ModuleSpec | None = None) -> Construction:
+def sequential(modules: list[Construction], spec: ModuleSpec | None = None) -> Construction:
     """Return an `nn.Sequential` of several modules."""
-    return Construction(SEQUENTIAL, [*calls], spec=spec)
+    return Construction(SEQUENTIAL, [*modules], spec=spec)
 
 
 # Lines
@@ -351,9 +353,7 @@ def _without_brackets(node: ast.expr) -> str:
 
 
 def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
-    """Return an expression as lines, as Black does.
-
-    It is on one line, else a sum in brackets, with a term a line, else what is in the brackets of a call or list.
+    """Return an expression as lines, as Black does: on one line if it fits, else with lines of their own for its parts.
 
     Args:
         before: text before it on its first line: `x = `, `bias=`.
@@ -366,19 +366,36 @@ def _laid_out(before: str, node: ast.expr, after: str, indent: int) -> list[str]
     if len(line) <= WIDTH and not _has_one_argument_a_line(node):
         return [line]
     if isinstance(node, ast.BinOp):
-        terms = [text_of(node)] if len(f"{pad}    {text_of(node)}") <= WIDTH else _operands(node)
+        # Brackets are added around it, with the whole on one line, or a term a line.
+        is_one_line_enough = len(f"{pad}    {text_of(node)}") <= WIDTH
+        terms = [text_of(node)] if is_one_line_enough else _operands(node)
         return [f"{pad}{before}(", *(f"{pad}    {term}" for term in terms), f"{pad}){after}"]
+    return _laid_out_in_brackets(before, node, after, indent)
+
+
+def _laid_out_in_brackets(before: str, node: ast.expr, after: str, indent: int) -> list[str]:
+    """Return a call, list or tuple that does not fit on one line as lines; anything else, which is not broken, as one.
+
+    Args:
+        before: text before it on its first line: `x = `, `bias=`.
+        node: the expression.
+        after: text after it on its last line, such as a comma.
+        indent: spaces before the first line.
+    """
+    pad = " " * indent
     opening, items, closing = _inside_brackets(node)
-    if not items:  # nothing in it can be broken: the line stays too long
-        return [line]
-    one_a_line = [line for name, value in items for line in _laid_out(name, value, ",", indent + 4)]
+    if not items:  # the line stays too long
+        return [f"{pad}{before}{text_of(node)}{after}"]
+    lines_of_items: list[str] = []
+    for name, value in items:
+        lines_of_items += _laid_out(name, value, ",", indent + 4)
     if _has_one_argument_a_line(node):
-        return [f"{pad}{before}{opening}", *one_a_line, f"{pad}{closing}{after}"]
+        return [f"{pad}{before}{opening}", *lines_of_items, f"{pad}{closing}{after}"]
     texts = [name + text_of(value) for name, value in items]
     if isinstance(node, ast.Tuple) and len(texts) == 1:
         texts[0] += ","  # which makes it a tuple
     is_call = isinstance(node, ast.Call)
-    return bracketed(before + opening, texts, closing + after, indent, one_a_line, are_arguments=is_call)
+    return bracketed(before + opening, texts, closing + after, indent, lines_of_items, are_arguments=is_call)
 
 
 def _inside_brackets(node: ast.expr) -> tuple[str, list[tuple[str, ast.expr]], str]:
@@ -403,7 +420,7 @@ def bracketed(
     items: list[str],
     after: str,
     indent: int,
-    one_a_line: list[str] | None = None,
+    lines_of_items: list[str] | None = None,
     are_arguments: bool = True,
 ) -> list[str]:
     """Return a bracketed list as lines, as Black does: all on one line, else the items on one, else one item a line.
@@ -413,7 +430,7 @@ def bracketed(
         items: the items.
         after: text after them.
         indent: spaces before the first line.
-        one_a_line: the items with lines of their own, indented; by default each item has one line.
+        lines_of_items: the lines of the items, indented, if one may need several; by default each has one.
         are_arguments: whether they are those of a function; what is in a list or tuple never shares a line inside.
     """
     pad = " " * indent
@@ -422,8 +439,8 @@ def bracketed(
         return [f"{pad}{before}{joined}{after}"]
     if are_arguments and len(f"{pad}    {joined}") <= WIDTH:
         inside = [f"{pad}    {joined}"]
-    elif one_a_line is not None:
-        inside = one_a_line
+    elif lines_of_items is not None:
+        inside = lines_of_items
     else:
         inside = [f"{pad}    {item}," for item in items]
     return [f"{pad}{before}", *inside, f"{pad}{after}"]

@@ -1,16 +1,15 @@
 """The layers that PyTorch lacks: their source, copied from this package's files, as whole classes with dependencies. A
-piece is one class, function or constant there; a page is the source of a model, which includes some.
-
-Their constructors are read from it, to check without PyTorch whether the modules of a plan can be constructed, and
-whether their tensors fit.
+piece is one class, function or constant there; a page is the source of a model, which includes some. The signatures of
+constructors are read from that source, too, as `ast` parses it: nothing of it is imported here.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from inspect import BoundArguments, Parameter, Signature
+from inspect import Parameter, Signature
 from pathlib import Path
 from symtable import SymbolTable, symtable
 from typing import Any
@@ -19,11 +18,9 @@ from attrs import field
 
 from ..data import define
 from ..errors import ModelError
-from ..graph.dtypes import ELEMENT_TYPES
-from ..graph.tensor import Tensor
-from ..nn.mapping import LAYERS, OURS, Choice, ModuleSpec, Plan, Row, short_name, specs_in
-from ..nn.registry import registered_layers, traits_of
-from ..nn.torch_nn import REQUIRED, TORCH, Refused, Shape, constructed, shape
+from ..nn.mapping import LAYERS, OURS, Choice, ModuleSpec, Row, short_name
+from ..nn.registry import registered_layers
+from ..nn.torch_nn import REQUIRED, TORCH
 
 Import = tuple[str, str, str]
 """An import: module, name and alias; the name is empty for `import module`."""
@@ -97,11 +94,13 @@ def reserved_names() -> frozenset[str]:
     homes = {f"{LAYERS}{path.stem}" for path in (_ROOT / "torchmodules" / "layers").glob("*.py")}
     for layer in registered_layers().values():
         for mapped in layer.modules.values():
-            if isinstance(mapped, (Row, Choice)):  # a function of an entry says only for a module what it becomes
+            # A user's entry may be a function, which does not say what classes it returns. These are the user's, and
+            # imported, not included.
+            if isinstance(mapped, (Row, Choice)):
                 homes.update(target.rpartition(".")[0] for target in mapped.targets)
     names: set[str] = set()
     for home in homes:
-        for piece in pieces_in(home).values():  # none of a foreign module
+        for piece in pieces_in(home).values():  # none of a module that is not this package's
             names.add(piece.name)
             for module, name, alias in piece.imports:
                 names.add(alias or name or module)
@@ -122,14 +121,16 @@ def pieces_in(module: str) -> dict[str, SourcePiece]:
     body = ast.parse(text).body
     imports, homes = _imported(body, module)
     statements = {name: statement for statement in body for name in _defined_names(statement)}
-    homes.update(dict.fromkeys(statements, module))  # of all names of this package that the file uses, or defines
+    homes.update(dict.fromkeys(statements, module))
+    # Now `homes` has the module of each name of this package that the file imports or defines. Names that the file uses
+    # and that are in neither `homes` nor `imports` are those of Python.
     pieces_of_file: dict[str, SourcePiece] = {}
-    for name, statement in statements.items():
+    for name, statement in statements.items():  # a base before its subclasses, as Python requires
         torch_bases, own_bases = _bases_of(statement, pieces_of_file, homes)
         piece = _piece(name, statement, torch_bases, own_bases)
         piece.text = statement_text(statement, text.splitlines())
-        # A class may name itself. Names in neither `homes` nor `imports` are those of Python.
-        used_names = _global_names(symtable(ast.unparse(statement), path.name, "exec")) - {name}
+        used_names = _global_names(symtable(piece.text, path.name, "exec"))
+        used_names.discard(name)  # a class may name itself
         piece.needs = _sorted_by_short_name((homes[used], used) for used in used_names if used in homes)
         piece.imports = frozenset(imports[used] for used in used_names if used in imports)
         pieces_of_file[name] = piece
@@ -226,7 +227,7 @@ def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dic
 
 
 def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: list[SourcePiece]) -> SourcePiece:
-    """Return the facts about a definition, without its text and what it needs.
+    """Return the piece of a definition with the facts about a layer; its text and what it needs are still empty.
 
     Args:
         name: what it defines.
@@ -238,7 +239,8 @@ def _piece(name: str, statement: ast.stmt, torch_bases: list[str], own_bases: li
     args_are_fields = name == _BASE_OF_FIELDS or any(base.args_are_fields for base in own_bases)
     inherited = [base.signature for base in own_bases if base.signature is not None]
     # Constructors set attributes, too: only what other methods set is kept between calls.
-    other_methods = [method for name, method in methods.items() if name not in ("__init__", "__post_init__")]
+    constructors = ("__init__", "__post_init__")
+    other_methods = [method for method_name, method in methods.items() if method_name not in constructors]
     return SourcePiece(
         name,
         input_count=_input_count(methods, own_bases),
@@ -337,23 +339,24 @@ def _signature_of_fields(statement: ast.ClassDef, inherited: list[Signature]) ->
 
 
 def _signature_of_method(arguments: ast.arguments) -> Signature:
-    """Return the signature of a method without `self`."""
-    defaults: dict[str, ast.expr | None] = {}
-    # `defaults` are those of the last arguments by position; `kw_defaults` has one, or `None`, for each keyword.
-    for argument, default in zip(reversed(arguments.args), reversed(arguments.defaults)):
-        defaults[argument.arg] = default
-    for argument, keyword_default in zip(arguments.kwonlyargs, arguments.kw_defaults):
-        defaults[argument.arg] = keyword_default
+    """Return the signature of a method without `self`; no layer has arguments by position only."""
     _, *positional = arguments.args  # without `self`
-    # In the order in which Python requires them; `*args` and `**kwargs` are `None` where the method has none.
-    kinds: list[tuple[ast.arg | None, Any]] = []
-    kinds += [(argument, Parameter.POSITIONAL_OR_KEYWORD) for argument in positional]
-    kinds += [(arguments.vararg, Parameter.VAR_POSITIONAL)]
-    kinds += [(argument, Parameter.KEYWORD_ONLY) for argument in arguments.kwonlyargs]
-    kinds += [(arguments.kwarg, Parameter.VAR_KEYWORD)]
-    return Signature(
-        [_parameter(argument, kind, defaults.get(argument.arg)) for argument, kind in kinds if argument is not None]
-    )
+    # In `ast`, the defaults are those of the last arguments by position.
+    required_count = len(positional) - len(arguments.defaults)
+    defaults: list[ast.expr | None] = [None] * required_count
+    defaults += arguments.defaults
+    parameters = [
+        _parameter(argument, Parameter.POSITIONAL_OR_KEYWORD, default)
+        for argument, default in zip(positional, defaults)
+    ]
+    # In the order in which Python requires them.
+    if arguments.vararg is not None:
+        parameters.append(_parameter(arguments.vararg, Parameter.VAR_POSITIONAL, None))
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):  # `None` for a required one
+        parameters.append(_parameter(argument, Parameter.KEYWORD_ONLY, default))
+    if arguments.kwarg is not None:
+        parameters.append(_parameter(arguments.kwarg, Parameter.VAR_KEYWORD, None))
+    return Signature(parameters)
 
 
 def _parameter(declared: ast.arg, kind: Any, default: ast.expr | None) -> Parameter:
@@ -452,8 +455,9 @@ class _ImportStatement:
 
     @property
     def is_third_party(self) -> bool:
-        """Whether the module is not of the standard library; pages and copied layers import no other such packages."""
-        return self.module.startswith(("torch", "safetensors", "typing_extensions"))
+        """Whether the module is not of the standard library: PyTorch, or a user's with classes of the model."""
+        package, _, _ = self.module.partition(".")
+        return package not in sys.stdlib_module_names
 
     def order(self) -> tuple[bool, str, tuple[int, str]]:
         """Return a key for isort's order in a group."""
@@ -472,227 +476,3 @@ def _isort_key(name: str) -> tuple[int, str]:
     if name[0].isupper():
         return 1, name
     return 2, name
-
-
-# Constructors: arguments are bound to the signature in a layer's source; tensors, and what a constructor refuses, are
-# the facts that `Traits` and `torch_nn` declare. Nothing is allocated, and nothing of a file is run.
-
-TensorsByModule = dict[int, dict[str, Tensor]]
-"""The tensors of each module by its own names for them, by the module's id."""
-
-
-@define(eq=False)
-class ModuleArgument:
-    """A module among the arguments of a constructor that is checked, not called.
-
-    Attributes:
-        spec: the module.
-        tensors: the shapes of its own tensors.
-    """
-
-    spec: ModuleSpec
-    tensors: Mapping[str, Shape]
-
-
-def check_construction(plan: Plan, owned: TensorsByModule) -> None:
-    """Refuse a plan whose modules could not be constructed, or whose tensors would not fit into them.
-
-    Args:
-        plan: the plan.
-        owned: the tensors of its modules, by the module's id and by their names in it.
-
-    Raises:
-        ModelError: a constructor would raise, or a tensor is missing, unexpected or of another shape.
-    """
-    shapes: dict[int, dict[str, Shape]] = {}
-    """The shapes of the tensors that each module has in the file, by the module's id."""
-    for identity, tensors in owned.items():
-        shapes[identity] = {name: tensor.shape for name, tensor in tensors.items()}
-    # The constructor of a graph has other arguments: its nodes.
-    specs = [spec for spec in specs_in(plan.root) if spec.graph is None and _is_known(spec.target)]
-    parts: dict[int, _Parts] = {}
-    """What the constructor of each module makes, by the module's id."""
-    for spec in reversed(specs):  # children first, so that the innermost error is the one reported
-        parts[id(spec)] = _parts_of(spec, shapes)
-    # When all can be constructed: outer modules first, in the order of the state dict.
-    for spec in specs:
-        expected_shapes, children = parts[id(spec)]
-        _check_modules(spec, {name: child.spec for name, child in children.items()})
-        _check_tensors(spec, expected_shapes, shapes.get(id(spec), {}))
-
-
-_Parts = tuple[dict[str, Shape], dict[str, ModuleArgument]]
-"""What a constructor makes: the shapes of tensors, and the children, by name."""
-
-
-def _parts_of(spec: ModuleSpec, shapes: dict[int, dict[str, Shape]]) -> _Parts:
-    """Return what the constructor of a module makes, or refuse the module if it would raise.
-
-    Args:
-        spec: the module.
-        shapes: the shapes of the tensors that each module has in the file, by the module's id.
-    """
-    modules = {**spec.children, **spec.refers}
-    arguments = {name: ModuleArgument(module, shapes.get(id(module), {})) for name, module in modules.items()}
-    # A `Sequential` has numbered children, which are positional arguments.
-    numbered = [module for name, module in arguments.items() if name.isdigit()]
-    named = {name: module for name, module in arguments.items() if not name.isdigit()}
-    try:
-        return constructed_parts(spec.target, (*numbered, *spec.args), {**spec.kwargs, **named})
-    except (ArithmeticError, LookupError, Refused, TypeError, ValueError) as error:
-        raise ModelError(
-            f"a {spec.class_name} cannot be made a {short_name(spec.target)}: {error}", path=spec.path
-        ) from error
-
-
-def _is_known(target: str) -> bool:
-    """Return whether a class is one of this package or of torch.nn; the tensors of others are unknown."""
-    return target.startswith(OURS) or target.removeprefix("torch.nn.") in TORCH
-
-
-def constructed_parts(target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Parts:
-    """Return the shapes of the tensors, and the children, of a module constructed with these arguments, by name.
-
-    Args:
-        target: a class of this package's layers, or of torch.nn whose arguments are known.
-        args: positional arguments; each module is a `ModuleArgument`.
-        kwargs: arguments by keyword, likewise.
-
-    Raises:
-        Refused, ArithmeticError, LookupError, TypeError, ValueError: the constructor would raise.
-    """
-    signature, base = constructor(target)
-    if signature is None:  # that of a class of torch.nn, which has no children
-        return constructed(base, args, kwargs), {}
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    modules = _stored_modules(signature, bound.arguments, base == "Sequential")
-    if "dtype" in signature.parameters:
-        _check_element_type(signature.parameters["dtype"], bound.arguments["dtype"])
-    return _tensors_of(target, bound), modules
-
-
-def _tensors_of(target: str, bound: BoundArguments) -> dict[str, Shape]:
-    """Return the shapes of the tensors that the constructor of a class of this package makes, by name.
-
-    Args:
-        target: the class.
-        bound: the arguments.
-    """
-    facts = traits_of(target)
-    if facts.shapes is not None:  # as its entry says, else as those of the class that it is like
-        sizes = facts.shapes(*bound.args, **bound.kwargs)
-    elif facts.like:
-        sizes = constructed(facts.like, *_arguments_of(facts.like, bound))
-    else:
-        return {}
-    return {name: shape(size) for name, size in sizes.items()}
-
-
-def _check_element_type(parameter: Parameter, dtype: Any) -> None:
-    """Refuse an argument that names no element type; none is needed where the layer has a default, `None`."""
-    may_be_none = parameter.default is None  # which keeps the type of the input
-    if may_be_none and not dtype:
-        return
-    if dtype not in ELEMENT_TYPES:
-        raise Refused(f"torch has no element type {dtype!r:.40}")
-
-
-def _arguments_of(like: str, bound: BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return those arguments of a constructor that a class of torch.nn has too, by position and by keyword.
-
-    Args:
-        like: the class of torch.nn: `LSTM`.
-        bound: the arguments.
-    """
-    kinds = {parameter.kind for parameter in bound.signature.parameters.values()}
-    if Parameter.VAR_POSITIONAL in kinds:  # a constructor with `*args` passes them to that of torch.nn
-        return bound.args, bound.kwargs
-    parameters = TORCH[like].arguments
-    return (), {name: value for name, value in bound.arguments.items() if name in parameters}
-
-
-def _stored_modules(
-    signature: Signature, arguments: Mapping[str, Any], is_sequential: bool
-) -> dict[str, ModuleArgument]:
-    """Return the modules that a constructor stores: a `Sequential` numbers them, others use the parameter's name.
-
-    Args:
-        signature: of the constructor; its annotations say which parameters are modules.
-        arguments: the argument of each parameter; a tuple for `*args`, a dict for `**kwargs`.
-        is_sequential: whether the class is a `Sequential`.
-
-    Raises:
-        Refused: an argument that should be a module is none, or the other way round.
-    """
-    modules: dict[str, ModuleArgument] = {}
-    for name, argument in arguments.items():
-        parameter = signature.parameters[name]
-        is_for_modules = "nn." in parameter.annotation  # `nn.Module`, `nn.Module | None`
-        for key, value in _values_of(parameter, argument).items():
-            if isinstance(value, ModuleArgument):
-                if not is_for_modules and parameter.annotation != "Any":
-                    raise Refused(f"the argument {key} is a module")
-                # A number may not be that of the argument: before it there may be others, which are stored by name.
-                is_numbered = is_for_modules and is_sequential
-                modules[str(len(modules)) if is_numbered else key] = value
-            elif is_for_modules and value is not parameter.default:  # `None` where the module is optional
-                raise Refused(f"the argument {key} is no module")
-    return modules
-
-
-def _values_of(parameter: Parameter, argument: Any) -> Mapping[Any, Any]:
-    """Return the values that a parameter receives, by its name; those of `*args` by number, of `**kwargs` by keyword.
-
-    Args:
-        parameter: the parameter.
-        argument: its argument; a tuple for `*args`, a dict for `**kwargs`.
-    """
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return dict(enumerate(argument))
-    if parameter.kind is parameter.VAR_KEYWORD:
-        keywords: dict[str, Any] = argument
-        return keywords
-    return {parameter.name: argument}
-
-
-def _check_modules(spec: ModuleSpec, stored: Mapping[str, ModuleSpec]) -> None:
-    """Refuse a class that accepts other modules than those inside, or stores them under other names.
-
-    Args:
-        spec: the module.
-        stored: the modules that its constructor stores, by the names under which it does.
-    """
-    inside = spec.children
-    for name in {**inside, **stored}:
-        # A module that it only refers to is inside another.
-        if stored.get(name) is not inside.get(name) and name not in spec.refers:
-            raise ModelError(
-                f"a {spec.class_name} does not hold the modules that a {short_name(spec.target)} takes",
-                path=spec.path,
-                expected=f"the modules {', '.join(stored) or 'none'}",
-                found=", ".join(inside) or "none",
-            )
-
-
-def _check_tensors(spec: ModuleSpec, required: Mapping[str, Shape], shapes: Mapping[str, Shape]) -> None:
-    """Refuse tensors that are missing, unexpected, or of another shape than the constructor's.
-
-    Args:
-        spec: the module.
-        required: the shapes of the tensors that its constructor makes, by name.
-        shapes: those of the tensors that it has in the file, by name.
-    """
-    facts = traits_of(spec.target)
-    hint = ""
-    if spec.target.startswith(LAYERS) and facts.shapes is None and not facts.like:
-        hint = "The traits of its class in t7bridge/nn/layers declare no `shapes`."
-    for name in {**required, **shapes}:
-        if required.get(name) != shapes.get(name):
-            raise ModelError(
-                f"the weights do not fit the layer: {spec.class_name} as {short_name(spec.target)}",
-                path=f"{spec.path}.{name}",
-                expected=f"the shape {required[name]}" if name in required else "no such tensor",
-                found=f"{shapes[name]}" if name in shapes else "no such tensor",
-                hint=hint,
-            )

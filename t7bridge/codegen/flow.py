@@ -1,20 +1,27 @@
-"""From a plan to steps, the data flow before anything has a name: a module becomes a step, or plain PyTorch (an idiom).
+"""From a plan to steps, the data flow before anything has a name. A spec is a module of the plan; it becomes steps,
+plain PyTorch (an idiom), or one step with a module of torch.nn, or of its own class, whose source the page includes.
+Its traits are what the entry of its class declares: `flow`, what it does with its input and the modules inside;
+`written`, the method of `Lists` or `Idioms` that writes it, and arguments; `block`, a name for a class of its steps.
 The form of a value is what is known of its shape, nothing in `Form()`; its kind says whether it is a tensor or a list.
+The plain class of a spec is the class of torch.nn that does the same for each tensor with a batch dimension. A
+construction is the call that makes a module.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
 
+from ..data import define
 from ..errors import ModelError, UnsupportedError
 from ..limits import Budget, Limits
 from ..nn import walk
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
-from ..nn.mapping import OURS, SEQUENTIAL, Link, ModuleSpec, end_of, specs_in
+from ..nn.mapping import OURS, SEQUENTIAL, GraphSpec, Link, ModuleSpec, end_of, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.pieces import CLASS_IN_TORCH_OF_CELL, CLASS_IN_TORCH_WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
@@ -22,17 +29,15 @@ from ..nn.torch_nn import TORCH
 from .attention import attention_names
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
+from .forms import BatchOrigin, Form, certainly_same_shape
 from .idioms import (
-    BatchOrigin,
-    Form,
     Idiom,
     attribute_base_name,
-    certainly_same_shape,
     copying,
     form_of_copy,
     function_of,
     idiom_of,
-    torch_call,
+    torch_construction,
     traits,
 )
 from .steps import INPUT, PARTS, Attribute, CodeBlock, Ref, Step, Value, pick, refs
@@ -56,7 +61,7 @@ class SourceBuilder:
     Attributes:
         blocks: all blocks made so far, those that others contain first.
         copied_pieces: the classes, functions and constants of this package that the source includes, by name; empty
-            until `construct_copied` adds some.
+            until `construct_by_own_class` adds some.
         foreign_imports: classes of others that it imports: the module and the name there, by the name in the source.
         budget: resource limits of generating.
         memory_effects: which modules write to their input, or return its memory.
@@ -66,20 +71,21 @@ class SourceBuilder:
     Args:
         shared_ids: the modules that occur at several places, by id.
         limits: resource limits.
-        free: steps of the budget that the size of the plan accounts for.
+        free_steps: steps of the budget that the size of the plan accounts for.
         has_inplace: whether any module of the model changes its input in place.
     """
 
-    def __init__(self, shared_ids: set[int], limits: Limits, free: int, has_inplace: bool) -> None:
-        """Begin without classes, and with a budget in which the first steps (`free`) cost nothing."""
+    def __init__(self, shared_ids: set[int], limits: Limits, free_steps: int, has_inplace: bool) -> None:
+        """Begin without classes, and with a budget in which the first steps (`free_steps`) cost nothing."""
         self.blocks: list[CodeBlock] = []
-        self.has_inplace = has_inplace
-        self.budget = Budget(limits, "writing the model as source", free)
+        self.copied_pieces: dict[str, SourcePiece] = {}  # by name
+        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
+        self.budget = Budget(limits, "writing the model as source", free_steps)
         self.memory_effects = MemoryEffects()
         self.output_kind = Kinds(traits_of)
-        self.copied_pieces: dict[str, SourcePiece] = {}
-        self.foreign_imports: dict[str, tuple[str, str]] = {}  # name in the source → module, and name there
+        self.has_inplace = has_inplace
         self._shared_ids = shared_ids
+        """The modules that occur at several places, by id."""
         self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
         """The class made for a module, and the form of its output, by the module's id."""
 
@@ -96,26 +102,24 @@ class SourceBuilder:
             block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
             return block
         block = CodeBlock(spec, "Model", is_whole_model=True)
-        call = self.construct_copied(spec)
+        construction = self.construct_by_own_class(spec)
         # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
         # known, is called with a target.
-        takes_target = call.name not in self.copied_pieces or self.copied_pieces[call.name].input_count > 1
+        piece = self.copied_pieces.get(construction.name)
+        takes_target = piece is None or piece.input_count > 1
         write = formula("lambda module, x: module(x, target)") if takes_target else applied
         body = Body(self, block, Form(), ANY)
-        block.result = body.add_module(spec, call, INPUT, name="criterion", form=Form(), write=write)
+        block.result = body.add_module(spec, construction, INPUT, name="criterion", form=Form(), write=write)
         self.blocks.append(block)
         return block
 
-    def construct(
-        self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY, idiom: Idiom | None = None
-    ) -> tuple[Construction, Form]:
+    def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
 
         Args:
             spec: the module.
             form: that of its input; nothing is known of it if `None`.
             kind: that of its input.
-            idiom: plain PyTorch for the module and this form, if the caller has asked for it.
 
         Raises:
             UnsupportedError: the nesting is too deep for Python's parser.
@@ -123,24 +127,27 @@ class SourceBuilder:
         self.budget.spend()
         if self.is_shared(spec):
             # It is used for several inputs, whose batches and extents may differ: only the rank holds for all.
-            call, form_of_output = self._simplest_module(spec, Form(), ANY, None)
-            return call, Form(form_of_output.rank)
-        return self._simplest_module(spec, Form() if form is None else form, kind, idiom)
+            construction, form_of_output = self._simplest_module(spec, Form(), ANY)
+            return construction, Form(form_of_output.rank)
+        return self._simplest_module(spec, Form() if form is None else form, kind)
 
-    def _simplest_module(
-        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
-    ) -> tuple[Construction, Form]:
+    def _simplest_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
         """Return the simplest construction of a module that is exact, and the form of its output.
 
-        It is a module of torch.nn, else of a class with its steps, else of the layer's own class; see `construct`.
+        It is a module of torch.nn, else of a class with its steps, else of the layer's own class.
+
+        Args:
+            spec: the module.
+            form: that of its input.
+            kind: that of its input.
         """
-        construction_and_form = self._torch_module(spec, form, kind, idiom)
+        construction_and_form = self._torch_module(spec, form, kind)
         if construction_and_form is None:
             construction_and_form = self._module_of_own_class(spec, form, kind)
-        call, form_of_output = construction_and_form
-        call.depth = 1 + max((inner.depth for _, inner in call.inner_modules()), default=0)
-        _check_nesting(call.depth, spec.path)
-        return call, form_of_output
+        construction, form_of_output = construction_and_form
+        construction.depth = 1 + max((inner.depth for _, inner in construction.inner_modules()), default=0)
+        _check_nesting(construction.depth, spec.path)
+        return construction, form_of_output
 
     def _module_of_own_class(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form]:
         """Return the construction of a module that torch.nn has not, and the form of its output.
@@ -154,14 +161,12 @@ class SourceBuilder:
         """
         is_made_of_steps = spec.target == SEQUENTIAL or (traits(spec).block and self.can_be_steps(spec, kind))
         if not is_made_of_steps:
-            return self.construct_copied(spec), form_of_copy(spec, form)
+            return self.construct_by_own_class(spec), form_of_copy(spec, form)
         block, form_of_output = self._block_for(spec, form, kind, _block_base_name(spec))
-        call = Construction(block.base_name, spec=spec, block=block, original_block=block)
-        return call, form_of_output
+        construction = Construction(block.base_name, spec=spec, block=block, original_block=block)
+        return construction, form_of_output
 
-    def _torch_module(
-        self, spec: ModuleSpec, form: Form, kind: Kind, idiom: Idiom | None
-    ) -> tuple[Construction, Form] | None:
+    def _torch_module(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return the construction of a module of torch.nn, and the form of its output.
 
         It is `None` if no single module of torch.nn expresses the whole module.
@@ -170,19 +175,16 @@ class SourceBuilder:
             spec: the module.
             form: that of its input.
             kind: that of its input.
-            idiom: plain PyTorch for the module and this form; `None` if it was not asked for yet, or there is none.
         """
         if spec.target == SEQUENTIAL:
             return self._torch_sequential(spec, form, kind)
-        # The class of torch.nn takes no list.
+        # A layer may take a list where its plain class does not. What has no plain class takes none in Lua either.
         if spec.plain and kind.is_list:
             return None
-        idiom = idiom or idiom_of(spec, form)
-        # Without `call` it is an expression. Unless it is `applied`, the call of the module alone, operations before or
-        # after the module belong to it.
-        if idiom is None or idiom.call is None or idiom.write is not applied:
+        idiom = idiom_of(spec, form)
+        if idiom is None or idiom.construction is None or idiom.has_operations:
             return None
-        return idiom.call, idiom.form
+        return idiom.construction, idiom.form
 
     def _torch_sequential(self, spec: ModuleSpec, form: Form, kind: Kind) -> tuple[Construction, Form] | None:
         """Return the construction of an `nn.Sequential`, and the form of its output.
@@ -197,17 +199,17 @@ class SourceBuilder:
             form: that of its input.
             kind: that of its input.
         """
-        calls = []
+        constructions = []
         for child in spec.children.values():
             if self._is_better_as_steps(child, form):
                 return None
-            call, form = self.construct(child, form, kind)
+            construction, form = self.construct(child, form, kind)
             kind = self.output_kind(child, kind)
-            if call.name != "nn.Identity":
-                calls.append(call)
-        if not calls:
-            calls = [Construction("nn.Identity")]
-        return sequential(calls, spec), form
+            if construction.name != "nn.Identity":
+                constructions.append(construction)
+        if not constructions:
+            constructions = [Construction("nn.Identity")]
+        return sequential(constructions, spec), form
 
     def _is_better_as_steps(self, spec: ModuleSpec, form: Form) -> bool:
         """Return whether a module is better written as steps of the class that contains it than as a module.
@@ -221,16 +223,15 @@ class SourceBuilder:
         if spec.target.startswith("torch.nn."):
             return False
         idiom = idiom_of(spec, form)
-        # `applied` calls the module alone. Anything else is an operator, a function, or has operations around it.
-        return idiom is not None and idiom.write is not applied
+        return idiom is not None and idiom.has_operations
 
     def _block_for(
         self, spec: ModuleSpec, form: Form, kind: Kind, base_name: str, is_whole_model: bool = False
     ) -> tuple[CodeBlock, Form]:
         """Return the class for a module, and the form of its output.
 
-        It is made once, with the form and kind of the first call: of a module at several places, which is shared,
-        nothing is known of either in any call.
+        It is made once, for the form and kind that are given first. Of the input of a module at several places, which
+        is shared, nothing is known each time.
 
         Args:
             spec: the module.
@@ -273,7 +274,7 @@ class SourceBuilder:
         self.foreign_imports[imported_name] = home, name
         return imported_name
 
-    def construct_copied(self, spec: ModuleSpec) -> Construction:
+    def construct_by_own_class(self, spec: ModuleSpec) -> Construction:
         """Return the construction of a layer by its own class, and of the modules in it.
 
         A class of this package is noted to be included in the source, any other to be imported.
@@ -302,27 +303,29 @@ class SourceBuilder:
         keywords: dict[str, Construction] = {}
         for key, child in spec.children.items():
             # For inputs of any form: what the class passes to them is not known here.
-            call, _form_of_output = self.construct(child)
+            construction, _form_of_output = self.construct(child)
             if key.isdigit():
-                positional.append(call)
+                positional.append(construction)
             else:
-                keywords[key] = call
+                keywords[key] = construction
         return positional, keywords
 
     def can_be_steps(self, spec: ModuleSpec, kind: Kind) -> bool:
         """Return whether a container can be written as steps for an input of a kind.
 
-        Not if an output may be nothing: Lua leaves it out of the list that a container returns, in which steps would
-        have an element for it.
+        Not if the output of a module inside may be nothing (nil): Lua leaves it out of the list that the container
+        returns, in which steps would have an element for it.
         """
         flow = traits(spec).flow
         child_count = len(spec.children)
-        if flow is walk.parallel:
-            # Each output needs an element of the input; one of unknown length is assumed to have all.
+        if flow is walk.parallel:  # a module for each element of the input
+            outputs = self.output_kind(spec, kind).items
+            if outputs is None:  # it is not known which of them are something
+                return False
+            # A list of unknown length is assumed to have an element for each module. Without one, a module gets
+            # nothing, and steps cannot write what it returns for that.
             element_count = child_count if kind.items is None else len(kind.items)
-            # Its items are the outputs that are something; `None` if it is not known which are.
-            output = self.output_kind(spec, kind)
-            return output.items is not None and len(output.items) <= element_count
+            return len(outputs) <= element_count
         if flow is walk.branches and kind == ANY:
             # The input may be nothing: then steps are right if Lua fails, or if all modules return something even so.
             output = self.output_kind(spec, NOTHING)
@@ -375,7 +378,8 @@ def _takes_list(spec: ModuleSpec) -> bool:
 
 
 class Body:
-    """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`).
+    """Adds the steps of `forward` to one class of the generated source (a `CodeBlock`). A value is a reference to the
+    result of an earlier step, or to an element of it, or a list of values; step 0 is the input.
 
     Attributes:
         builder: the builder of the model.
@@ -414,9 +418,9 @@ class Body:
             return step.form
         if len(value.path) == 1 and step.element_form is not None:
             return step.element_form
-        # Of an element only its origin is known: an input of the model, or one of its own. It is the same in each call.
-        is_input = self.block.is_whole_model and value.is_in_input
-        return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input)))
+        # Of any other element nothing is known but its origin: an input of the model, or one of its own.
+        is_input_of_model = self.block.is_whole_model and value.is_in_input
+        return self._element_forms.setdefault(value, Form(origin=BatchOrigin(is_input=is_input_of_model)))
 
     def kind(self, value: Value) -> Kind:
         """Return whether a value is a tensor or a list, as far as it is known; of each list that is found out once."""
@@ -463,32 +467,32 @@ class Body:
             next_module: the module that uses its output, to help naming.
         """
         self.builder.budget.spend(1)
-        facts = traits(spec)
-        if facts.is_identity:
+        if traits(spec).is_identity:
             return value
-        # What becomes a class is its steps only in that class, which may be this one.
-        if spec is self.block.spec or not self._becomes_class(spec):
-            output = self._without_class(spec, value, next_module)
+        if not self._becomes_another_class(spec):
+            output = self._written_on_lists(spec, value, next_module)
             if output is not None:
                 return output
-        # No list goes through an nn.Sequential: its modules are steps, but those of a shared one are steps of a class.
-        is_for_lists = _returns_list(spec) or _takes_list(spec)
-        if spec.target == SEQUENTIAL and is_for_lists and not self.builder.is_shared(spec):
-            return self.sequence(spec, value)
+            # No list goes through an nn.Sequential: its modules become steps here.
+            is_for_lists = _returns_list(spec) or _takes_list(spec)
+            if spec.target == SEQUENTIAL and is_for_lists:
+                return self.sequence(spec, value)
         return self._apply_as_tensor(spec, value, name)
 
-    def _becomes_class(self, spec: ModuleSpec) -> bool:
-        """Return whether a module becomes a class of the source even if it could be written as steps.
+    def _becomes_another_class(self, spec: ModuleSpec) -> bool:
+        """Return whether a module becomes a class of the page, other than this one, even if it could be steps here.
 
-        A graph does, and a container that occurs at several places; not a layer on lists with modules, whose entry says
-        how it is `written`.
+        A graph does, and a container that occurs at several places; not a layer on lists that has modules inside, whose
+        entry says how it is `written`.
         """
+        if spec is self.block.spec:
+            return False
         facts = traits(spec)
         has_name_for_class = bool(facts.block)
         is_container = has_name_for_class or (bool(spec.children) and not facts.written)
         return is_container and (spec.graph is not None or self.builder.is_shared(spec))
 
-    def _without_class(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
+    def _written_on_lists(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
         """Add the steps of a container or layer on lists, and return their output.
 
         `None` is returned, and nothing added, where its class is needed, and for a Sequential or any other layer.
@@ -508,9 +512,22 @@ class Body:
         # Of a Sequential, whose flow can be written too, the caller decides.
         if not is_by_flow or spec.target == SEQUENTIAL:
             return None
+        return self._written_by_flow(spec, value, next_module)
+
+    def _written_by_flow(self, spec: ModuleSpec, value: Value, next_module: ModuleSpec | None) -> Value | None:
+        """Add the steps of a container by its flow, and return their output; `None`, and no steps, if it needs a class.
+
+        Args:
+            spec: the container.
+            value: its input.
+            next_module: the module that uses its output, to help naming.
+        """
         try:
-            # It runs the flow once without adding steps, and refuses here what cannot be written.
-            steps = Steps(self, spec, value, next_module)
+            # Each runs the flow once without adding steps, and refuses here what cannot be written.
+            if spec.graph is not None:
+                steps: Steps = GraphSteps(self, spec, spec.graph, value)
+            else:
+                steps = Steps(self, spec, value, next_module)
         except (ClassNeededError, *walk.FLOW_ERRORS):
             return None
         # Outside of `try`: a failure here leaves steps behind, and must not pass for a refusal.
@@ -541,27 +558,27 @@ class Body:
         return Form(ranks.pop() if len(ranks) == 1 else None)
 
     def _apply_as_tensor(self, spec: ModuleSpec, value: Value, name: str) -> Value:
-        """Return the output of a module that is not written as steps on lists: one step, a module or an expression.
+        """Add one step for a module, and return its output: the call of a module, or an expression in its place.
 
         Args:
-            spec: the module.
+            spec: the module, which is not written as steps on lists.
             value: its input.
             name: its name, up to a number; empty to derive it from its class.
         """
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
-        # A module of torch.nn with operations around it, which a construction alone cannot express.
-        if idiom is not None and idiom.call is not None and idiom.write is not applied:
-            return self.add_module(spec, idiom.call, value, name, idiom.form, idiom.write)
-        # The class of torch.nn takes no list, and no single example, which a model of this layer alone has to take.
-        if spec.plain and (kind.is_list or spec is self.block.spec):
-            return self.add_module(spec, self.builder.construct_copied(spec), value, name, Form())
-        if idiom is not None and idiom.call is None:
+        if idiom is not None and idiom.construction is not None and idiom.has_operations:
+            return self.add_module(spec, idiom.construction, value, name, idiom.form, idiom.write)
+        # The plain class takes no list, and no single example, which a model of this layer alone has to take.
+        is_whole_class = spec is self.block.spec
+        if spec.plain and (kind.is_list or is_whole_class):
+            return self.add_module(spec, self.builder.construct_by_own_class(spec), value, name, Form())
+        if idiom is not None and idiom.construction is None:
             return self._add_expression(spec, value, name, idiom)
-        # A module alone: of torch.nn, or, without an idiom, of a class of its own.
-        call, form_of_output = self.builder.construct(spec, form, kind, idiom)
-        return self.add_module(spec, call, value, name, form_of_output)
+        # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
+        construction, form_of_output = self.builder.construct(spec, form, kind)
+        return self.add_module(spec, construction, value, name, form_of_output)
 
     def _add_expression(self, spec: ModuleSpec, value: Value, name: str, idiom: Idiom) -> Ref:
         """Add a step for a module in whose place an expression is written; if it works in place, the module for now.
@@ -595,44 +612,58 @@ class Body:
             form: that of its output.
             out_of_place: makes that expression from the input; `None` if there is none.
         """
-        ref = self.add_module(spec, self.builder.construct_copied(spec), value, name, form)
+        ref = self.add_module(spec, self.builder.construct_by_own_class(spec), value, name, form)
         self.step(ref).out_of_place = out_of_place
         return ref
 
     def add_module(
-        self, spec: ModuleSpec, call: Construction, value: Value, name: str, form: Form, write: Write = applied
+        self, spec: ModuleSpec, construction: Construction, value: Value, name: str, form: Form, write: Write = applied
     ) -> Ref:
-        """Add a step that applies a module; a module applied before is not stored twice.
+        """Add a step that applies a module.
 
         Args:
             spec: the module.
-            call: its construction.
+            construction: the call that makes it.
             value: its input.
             name: its name, up to a number; empty to derive it from the name of its class.
             form: that of its output.
             write: makes the expression from the module and the input.
         """
-        attribute = self._attribute_for(spec, call, name)
+        step = self.step_of_module(spec, construction, value, name)
+        step.form = form
+        step.write = write
+        return self.add(step)
+
+    def step_of_module(self, spec: ModuleSpec, construction: Construction, value: Value, name: str) -> Step:
+        """Return a step that applies a module, to be added; a module applied before is not stored twice.
+
+        The form of its output is not known yet, and the module alone is called.
+
+        Args:
+            spec: the module.
+            construction: the call that makes it.
+            value: its input.
+            name: its name, up to a number; empty to derive it from the name of its class.
+        """
+        attribute = self._attribute_for(spec, construction, name)
         effect = self.builder.memory_effects.of(spec)
-        step = Step(
-            write,
+        return Step(
+            applied,
             [value],
             attribute=attribute,
             # What several steps use stays a module.
-            function=None if attribute.stays_separate else function_of(call),
-            form=form,
+            function=None if attribute.stays_separate else function_of(construction),
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
             shares_memory=effect.shares,
         )
-        return self.add(step)
 
-    def _attribute_for(self, spec: ModuleSpec, call: Construction, name: str) -> Attribute:
+    def _attribute_for(self, spec: ModuleSpec, construction: Construction, name: str) -> Attribute:
         """Return the attribute of the class that holds a module: the one of an earlier step, or a new one.
 
         Args:
             spec: the module.
-            call: its construction, for a new one.
+            construction: the call that makes it, for a new one.
             name: the name of a new one, up to a number; empty to derive it from the name of its class.
         """
         if id(spec) in self._attribute_of:
@@ -640,8 +671,8 @@ class Body:
             # Two steps call it now, so that it must not become part of the Sequential of one.
             attribute.stays_separate = True
             return attribute
-        base_name = name or attribute_base_name(call.name)
-        attribute = Attribute(base_name, [call], stays_separate=self.builder.is_shared(spec))
+        base_name = name or attribute_base_name(construction.name)
+        attribute = Attribute(base_name, [construction], stays_separate=self.builder.is_shared(spec))
         self._attribute_of[id(spec)] = attribute
         self.block.attributes.append(attribute)
         return attribute
@@ -737,50 +768,85 @@ class StepDomain(walk.Domain[Value]):
         return super().reversed(value)
 
 
+@define(eq=False)
+class TrialCall:
+    """A call of a module inside a container, in a trial.
+
+    Attributes:
+        child: the name of the module in the container.
+        value: its input.
+        is_for_each: whether the container applies this module, or copies of it, to each element of a list.
+    """
+
+    child: str
+    value: Value
+    is_for_each: bool = False
+
+
 class Trial(StepDomain):
-    """A run of the flow of a container that adds no step, but notes which modules are called with what. `Steps` runs
-    the same flow later, with the same calls in the same order: the number of a call is the same in both.
+    """A run of the flow of a container that adds no step, but records which modules are called with what. `Steps` runs
+    the same flow later, with the same calls in the same order: the number of a call, from 0, is the same in both.
 
     Outputs of calls are references with negative numbers, which no step has: -1 for that of the first call.
 
     Attributes:
-        called_children: the names of the modules that are called, in order.
-        receivers: by the number of a call, the name of the module that receives its output.
+        calls: the calls of modules inside, in order.
         branch_calls: the numbers of the calls whose outputs are elements, or parts, of the container's.
-        repeated_children: the names of modules that are called for each element of a list, or several times.
         splits_input: whether the container returns a list of what two modules return for its whole input.
+        repeated_children: the names of modules that are called for each element of a list, or several times.
+        receivers: by the number of a call, the name of the module that receives its output.
 
     Raises:
         ClassNeededError: the container cannot be written as steps.
     """
 
     def __init__(self, body: Body, spec: ModuleSpec, value: Value) -> None:
-        """Run the flow, and note what it calls; raise if its steps would not do what the class does."""
+        """Run the flow, which calls the methods below; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
-        self.splits_input = False
-        self.called_children: list[str] = []
-        self.receivers: dict[int, str] = {}
+        self.calls: list[TrialCall] = []
         self.branch_calls: set[int] = set()
-        self.repeated_children: set[str] = set()
-        self._called: set[str] = set()
-        """The names in `called_children`, to look them up."""
-        self._is_for_each_element = False
-        """Whether the flow is now applying modules to the elements of a list (`each`)."""
-        self._calls_on_input: set[int] = set()
-        """The numbers of the calls whose input is that of the container."""
-        self._run_flow()
+        flow = traits(spec).flow
+        assert flow is not None
+        output: Value = flow(spec, value, self)
+        if isinstance(output, list):
+            self._note_branches(output)
+        self._check_calls_for_each()
         # Lua leaves what is nothing out of a list of outputs, which needs the class.
         if self._may_return_nothing() and not body.builder.can_be_steps(spec, body.kind(value)):
             raise ClassNeededError
+        self.splits_input = isinstance(output, list) and len(output) == 2 and self._has_two_branches_on_input()
+        self.repeated_children = self._repeated_children()
+        self.receivers = self._receivers()
 
-    def _run_flow(self) -> None:
-        """Run the flow, which calls the methods below: these fill all attributes but for those about its output."""
-        flow = traits(self._spec).flow
-        assert flow is not None
-        output: Value = flow(self._spec, self._value, self)
-        if isinstance(output, list):
-            self._note_branches(output)
-            self.splits_input = len(output) == 2 and self.branch_calls == self._calls_on_input == {0, 1}
+    def _has_two_branches_on_input(self) -> bool:
+        """Return whether the branches are calls 0 and 1, and these are the only calls on the input of the container."""
+        # By identity: on the very input, not on a list that is equal.
+        calls_on_input = {number for number, call in enumerate(self.calls) if call.value is self._value}
+        return self.branch_calls == {0, 1} and calls_on_input == {0, 1}
+
+    def _check_calls_for_each(self) -> None:
+        """Refuse modules that cannot be called for all elements of a list, for each of which Lua has a copy of them."""
+        called_before: set[str] = set()
+        for call in self.calls:
+            if call.is_for_each:
+                _check_can_be_one_for_all(self._spec.children[call.child], call.child in called_before)
+            called_before.add(call.child)
+
+    def _repeated_children(self) -> set[str]:
+        """Return the names of the modules that are called for each element of a list, or several times."""
+        counts = Counter(call.child for call in self.calls)
+        return {call.child for call in self.calls if call.is_for_each or counts[call.child] > 1}
+
+    def _receivers(self) -> dict[int, str]:
+        """Return the names of the modules that receive outputs, the last of several, by the number of the call.
+
+        A module that takes only an element of an output is none: it does not say what the whole is for.
+        """
+        return {
+            _call_of(call.value): call.child
+            for call in self.calls
+            if isinstance(call.value, Ref) and _is_output(call.value) and not call.value.path
+        }
 
     def _may_return_nothing(self) -> bool:
         """Return whether elements of the output may be nothing, as far as the input may be."""
@@ -792,14 +858,14 @@ class Trial(StepDomain):
         return flow is walk.branches and is_input_of_inner_class
 
     def is_input_that_was_list(self, value: Value) -> bool:
-        """Return whether a value is the input of the class, of unknown kind, and was a list in the last call in Lua.
+        """Return whether a value is the class's input, of unknown kind, that was a list when Lua last ran the model.
 
-        It may then be taken for a list.
+        It may then be taken for a list. Asked only by containers that return a list for a list (`stack`): their last
+        output is still in their fields.
         """
-        is_unknown = value == INPUT and self._body.kind(value) == ANY
-        if not is_unknown or self._spec.obj is None:
+        is_unknown_input = value == INPUT and self._body.kind(value) == ANY
+        if not is_unknown_input or self._spec.obj is None:
             return False
-        # For a list the container returned a list, which is still in its fields.
         return bool(items_of(self._spec.obj.get("output")))
 
     def length(self, value: Value, dim: int | None = None) -> int | None:
@@ -825,7 +891,7 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
-        """Note the calls of modules by a function of the stacked tensors of a list, and return an unknown value.
+        """Record the calls of modules by a function of the stacked tensors of a list, and return an unknown value.
 
         Args:
             value: the list.
@@ -844,7 +910,7 @@ class Trial(StepDomain):
         return Ref(_OF_SEVERAL_CALLS)
 
     def each(self, value: Value, apply: Callable[[int, Value], Value], different: int) -> Value:
-        """Apply one module, or copies of it, to all elements of a list.
+        """Record the calls of one module, or of copies of it, for all elements of a list.
 
         Args:
             value: the list.
@@ -853,55 +919,29 @@ class Trial(StepDomain):
         """
         if not isinstance(value, list):
             raise ClassNeededError
-        # Never nested: `apply` calls modules of this container, and in a trial they run no flow of their own. After an
-        # error the trial is not used any more.
-        self._is_for_each_element = True
+        first_call = len(self.calls)
         output = super().each(value, apply, different)
-        self._is_for_each_element = False
+        for call in self.calls[first_call:]:
+            call.is_for_each = True
         return output
 
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
-        """Note a call of a module inside, and return a reference that stands for its output.
+        """Record a call of a module inside, and return a reference that stands for its output.
 
         Args:
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+            node: of a graph, the number of the node that calls it; not used.
 
         Raises:
-            ClassNeededError: the container calls too many modules, or one that it calls repeatedly cannot be one.
+            ClassNeededError: the container calls too many modules.
         """
-        number = len(self.called_children)
+        number = len(self.calls)
         if number == _MOST_CALLS:
             raise ClassNeededError
-        # From the notes follow names of attributes, and that a child called repeatedly is one attribute. A graph needs
-        # neither: its nodes have names of the user, and each is an attribute of its own, also of a shared module.
-        if node is None:
-            self._note_call(number, spec.children[child], child, value)
-        self.called_children.append(child)
-        self._called.add(child)
+        self.calls.append(TrialCall(child, value))
         return _output_of(number)
-
-    def _note_call(self, number: int, inside: ModuleSpec, child: str, value: Value) -> None:
-        """Note a call in `repeated_children`, `receivers` and `_calls_on_input`, or refuse it if its class is needed.
-
-        Args:
-            number: of the call.
-            inside: the module that is called.
-            child: its name in the container.
-            value: its input.
-        """
-        is_called_before = child in self._called
-        if self._is_for_each_element:
-            _check_can_be_one_for_all(inside, is_called_before)
-        if self._is_for_each_element or is_called_before:
-            self.repeated_children.add(child)
-        # A module that takes only an element of an output does not say what the whole is for.
-        if isinstance(value, Ref) and _is_output(value) and not value.path:
-            self.receivers[_call_of(value)] = child
-        if value is self._value:  # the very input, not a list that is equal
-            self._calls_on_input.add(number)
 
     def _note_branches(self, outputs: Sequence[Value]) -> None:
         """Note which of these values are outputs of calls."""
@@ -972,40 +1012,13 @@ class Steps(StepDomain):
         self._next_module = next_module
         self._call_count = 0
         """Number of calls so far, which is the number of the next one, as in the trial."""
-        self._node_values: list[Value] = [value]
-        """Of a graph, the input and the outputs of all nodes so far, by the number of the node; the input is 0."""
-        self._value_names: dict[int, str] = {}
-        """Names for outputs of nodes that the user did not name, by the number of the node."""
 
     def written(self) -> Value:
-        """Run the flow of the container, which adds the steps; return its output.
-
-        Of a graph, names and lengths of lists are noted in the class, too.
-        """
-        graph = self._spec.graph
+        """Run the flow of the container, which adds the steps; return its output."""
         flow = traits(self._spec).flow
         assert flow is not None
-        if graph is None:
-            output: Value = flow(self._spec, self._value, self)
-            return output
-        links = [link for node in graph.nodes for link in node.takes]
-        links += graph.outputs
-        # Each index of a path is written as a subscript.
-        self._body.builder.budget.spend(sum(len(path) for _, path in links))
-        # The names first, for the steps that the flow adds.
-        self._name_elements_of_graph_input(links)
-        self._value_names = attention_names(self._spec, graph)
-        output = flow(self._spec, self._value, self)
-        # After the flow, which collects the values of the nodes that the links lead to.
-        self._note_lists_in_input(links)
+        output: Value = flow(self._spec, self._value, self)
         return output
-
-    def _name_elements_of_graph_input(self, links: list[Link]) -> None:
-        """Give the elements of a graph's input names, if it is not used as a whole."""
-        paths_in_input = [path for source, path in links if source == 0]  # source 0 is the input of the graph
-        if all(paths_in_input):  # an empty path is the input as a whole
-            last_index = max((path[0] for path in paths_in_input), default=-1)
-            self._name_input_elements(last_index + 1)
 
     def item(self, value: Value, index: int | str, dim: int | None = None) -> Value:
         """Return an element of a list.
@@ -1045,7 +1058,7 @@ class Steps(StepDomain):
         return super().elements(value, count)
 
     def concat(self, values: Sequence[Value], dim: int, *, pads: bool = False) -> Value:
-        """Concatenate tensors."""
+        """Add a step that concatenates tensors; `pads` is false, as the trial refuses it."""
         return self._body.add_concatenation(list(values), dim)
 
     def stack(self, value: Value, apply: Callable[[Value], Value]) -> Value:
@@ -1066,24 +1079,19 @@ class Steps(StepDomain):
     def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
         """Add what applies a module inside to a value: steps, or the module itself; return its output.
 
-        The trial ran the same flow, so that what it noted of a call holds for the call of the same number here.
-
         Args:
             spec: the container.
             child: the name of the module in it.
             value: its input.
-            node: of a graph, the number of the node that calls it, from 0; `None` in any other container.
+            node: `None`; see `GraphSteps` for graphs.
         """
+        # What the trial recorded of its call of this number holds here: it ran the same flow.
         number = self._call_count
-        self._call_count += 1  # for every call, as in the trial
+        self._call_count += 1
         inside = spec.children[child]
-        if node is not None:
-            # The name is the user's for the node, or empty. Of a graph the trial notes nothing that could help.
-            assert spec.graph is not None
-            return self._body.apply(inside, value, name=usable_name(spec.graph.nodes[node].name))
         if child in self._trial.repeated_children:
             return self._call_repeated(inside, value)
-        # The module that takes the output: a branch whose output a sum takes is a `body` or a `shortcut`.
+        # By the module that takes the output branches are named: `body` and `shortcut` if that adds them up.
         receiver = self._trial.receivers.get(number)
         next_module = None if receiver is None else spec.children[receiver]
         return self._body.apply(inside, value, name=self._branch_name(number), next_module=next_module)
@@ -1091,10 +1099,10 @@ class Steps(StepDomain):
     def _call_repeated(self, inside: ModuleSpec, value: Value) -> Value:
         """Add the call of a module inside that is called several times, with inputs of any form; return its output."""
         # So without steps of its own, and with an output of which nothing is known.
-        call, _form_of_output = self._body.builder.construct(inside)
-        if call.name == "nn.Identity":  # left out, as by `Body.apply`
+        construction, _form_of_output = self._body.builder.construct(inside)
+        if construction.name == "nn.Identity":  # left out, as by `Body.apply`
             return value
-        return self._body.add_module(inside, call, value, name="", form=Form())
+        return self._body.add_module(inside, construction, value, name="", form=Form())
 
     def _branch_name(self, number: int) -> str:
         """Return the name of the module of a call if it is a branch: `branch`, or in a sum of two `body` or `shortcut`.
@@ -1109,31 +1117,96 @@ class Steps(StepDomain):
         is_residual = self._next_module is not None and traits(self._next_module).written == SUM
         if not is_residual or not self._trial.splits_input:
             return "branch"
-        # The branches are calls 0 and 1, and no others (`splits_input`), and are added up. The one of more modules is
-        # the body, of two equal ones the first; the other is the shortcut, mostly an identity or one convolution.
-        first, second = self._trial.called_children
-        is_first_larger = _size_of(self._spec.children[first]) >= _size_of(self._spec.children[second])
-        number_of_body = 0 if is_first_larger else 1
+        # The branches are calls 0 and 1 (`splits_input`), and are added up. The one of more modules is the body, of two
+        # equal ones the first; the other is the shortcut, mostly an identity or one convolution.
+        first, second = (_size_of(self._spec.children[call.child]) for call in self._trial.calls[:2])
+        number_of_body = 0 if first >= second else 1
         return "body" if number == number_of_body else "shortcut"
+
+    def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
+        """Note a use of the input by its elements, which then have names of their own.
+
+        Args:
+            count: number of elements that are used.
+            ignores_further: whether the input may have more.
+        """
+        block = self._body.block
+        is_first_use = block.input_count == 0
+        if is_first_use or not ignores_further:  # one use of exactly as many elements decides for all
+            block.ignores_further_inputs = ignores_further
+        block.input_count = max(count, block.input_count)
+
+
+class GraphSteps(Steps):
+    """Adds the steps of a graph to a class, and notes there how the user named its inputs, and which of them are lists.
+
+    Args:
+        body: the class that receives the steps.
+        spec: the module that is the graph.
+        graph: its data flow, in which 0 is the input, and nodes are numbered from 1.
+        value: its input.
+
+    Raises:
+        ClassNeededError: its class is needed; nothing was added.
+    """
+
+    def __init__(self, body: Body, spec: ModuleSpec, graph: GraphSpec, value: Value) -> None:
+        super().__init__(body, spec, value)
+        self._graph = graph
+        self._values: list[Value] = [value]
+        """The input and the outputs of all nodes so far, by the number of the node."""
+        self._names_of_attention = attention_names(spec, graph)
+        """Names for outputs of nodes that the user did not name, by the number of the node."""
+
+    def written(self) -> Value:
+        """Run the flow of the graph, which adds the steps; return its output."""
+        links = [link for node in self._graph.nodes for link in node.takes]
+        links += self._graph.outputs
+        # Each index of a path is written as a subscript.
+        self._body.builder.budget.spend(sum(len(path) for _, path in links))
+        self._name_used_inputs(links)
+        output = super().written()
+        # After the flow, which collects the values of the nodes that the links lead to.
+        self._note_lists_in_input(links)
+        return output
+
+    def _name_used_inputs(self, links: list[Link]) -> None:
+        """Give the elements of the graph's input names, if it is not used as a whole."""
+        paths_in_input = [path for source, path in links if source == 0]
+        if all(paths_in_input):  # an empty path is the input as a whole
+            last_index = max((path[0] for path in paths_in_input), default=-1)
+            self._name_input_elements(last_index + 1)
+
+    def call(self, spec: ModuleSpec, child: str, value: Value, node: int | None = None) -> Value:
+        """Add what applies the module of a node to a value: steps, or the module itself; return its output.
+
+        Args:
+            spec: the graph.
+            child: the name of the module in it.
+            value: its input.
+            node: the number of the node, from 0 here.
+        """
+        assert node is not None
+        # Under the user's name for the node, if there is any. A module of several nodes is a shared one.
+        return self._body.apply(spec.children[child], value, name=usable_name(self._graph.nodes[node].name))
 
     def node(self, spec: ModuleSpec, number: int, value: Value) -> Value:
         """Name the output of a node of a graph as the user did, and return it unchanged.
 
         Args:
             spec: the graph.
-            number: of the node, from 0.
+            number: of the node, from 0 here.
             value: the output of the node's module.
         """
-        assert spec.graph is not None
-        node = spec.graph.nodes[number]
+        node = self._graph.nodes[number]
         name = usable_name(node.name)
         passes_input = node.module is None or traits(spec.children[node.module]).is_identity
         if not passes_input:
-            self._name_result(value, name or self._value_names.get(number + 1, ""))  # 0 is the input there
+            self._name_result(value, name or self._names_of_attention.get(number + 1, ""))
         elif name and isinstance(value, Ref) and value.is_in_input:
             # The node of an input of the graph, which the user named.
             self._body.block.input_names[value.path] = name
-        self._node_values.append(value)
+        self._values.append(value)
         return value
 
     def _name_result(self, value: Value, name: str) -> None:
@@ -1149,19 +1222,6 @@ class Steps(StepDomain):
         if step.attribute is not None and step.attribute.base_name == name:
             step.attribute.stays_separate = True
 
-    def _name_input_elements(self, count: int, ignores_further: bool = False) -> None:
-        """Note a use of the input by its elements, which then have names of their own.
-
-        Args:
-            count: number of elements that are used.
-            ignores_further: whether the input may have more.
-        """
-        block = self._body.block
-        is_first_use = block.input_count == 0
-        # If any use requires an exact number, there are no more.
-        block.ignores_further_inputs = ignores_further and (is_first_use or block.ignores_further_inputs)
-        block.input_count = max(count, block.input_count)
-
     def _note_lists_in_input(self, links: list[Link]) -> None:
         """Note which elements of the input are lists, and their lengths: a graph of Lua uses all elements of each.
 
@@ -1170,7 +1230,7 @@ class Steps(StepDomain):
         """
         list_lengths = self._body.block.list_lengths
         for source, path in links:
-            value = self._node_values[source]
+            value = self._values[source]  # an element of this value is taken, if the path is not empty
             # Only elements of the input itself are unpacked, so that deeper lists are not noted.
             if path and isinstance(value, Ref) and value.is_in_input and len(value.path) == 1:
                 (index,) = value.path
@@ -1214,49 +1274,19 @@ class Lists:
         if self._items is None:
             return None
         if spec.target not in CLASS_IN_TORCH_OF_CELL:
-            call = self._body.builder.construct_copied(spec)
+            construction = self._body.builder.construct_by_own_class(spec)
             write = applied  # to the whole list
         else:
-            call = torch_call(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
+            construction = torch_construction(CLASS_IN_TORCH_OF_CELL[spec.target], spec.args, dict(spec.kwargs), spec)
             # PyTorch's LSTM takes its two states as a tuple.
-            if letters == "hc":
-                write = formula("lambda module, x, h, c: module(x, (h, c))")
-            else:
-                write = formula("lambda module, x, h: module(x, h)")
+            states = "(h, c)" if letters == "hc" else "h"
+            write = formula(f"lambda module, x, {', '.join(letters)}: module(x, {states})")
         recurrent = traits(spec).recurrent
         # `lstm`, `gru`, `rnn`; empty of a cell that PyTorch does not have, whose attribute is named after its class.
         attribute_name = TORCH[recurrent.kind].base if recurrent is not None else ""
-        return self._apply_with_state(
-            self._items,
-            call,
-            name=attribute_name,
-            form=Form(rank=1),  # of each state: features, without time
-            write=write,
-            result_names=tuple(letters),
-        )
-
-    def _apply_with_state(
-        self, items: list[Value], call: Construction, name: str, form: Form, write: Write, result_names: tuple[str, ...]
-    ) -> Value:
-        """Apply a module with a state to its input and the state; return a list of its results, or the only one.
-
-        Args:
-            items: the input, and the states or the state.
-            call: the construction of the module.
-            name: the name of its attribute, up to a number; empty to derive it from the name of its class.
-            form: of its results.
-            write: `applied` if the module takes the items as a list; else makes the expression from the module and each
-                of them.
-            result_names: the names of variables for the results, one for each; empty for one without a name of its own.
-        """
-        ref = self._body.add_module(self._spec, call, items, name, form, write)
-        step = self._body.step(ref)
-        step.result_names = result_names
-        if write is not applied:
-            step.operands = [*items]  # `add_module` made the list one operand
-        if len(result_names) == 1:
-            return ref
-        return [Ref(ref.step, (index,)) for index in range(len(result_names))]
+        step = self._body.step_of_module(spec, construction, self._items, attribute_name)
+        step.form = Form(rank=1)  # of each state: features, without time
+        return self._add_with_results(step, write, tuple(letters))
 
     def recurrent(self) -> Value | None:
         """Apply a layer of torch.nn to sequences and a state; its outputs are named as any value, its state `state`.
@@ -1266,12 +1296,30 @@ class Lists:
         if self._items is None:
             return None
         class_name = CLASS_IN_TORCH_WITH_STATE[self._spec.target]
+        construction = torch_construction(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
+        step = self._body.step_of_module(self._spec, construction, self._items, TORCH[class_name].base)
+        step.form = Form(rank=2)  # time and features
         write = formula("lambda module, x, state: module(x, state)")
-        call = torch_call(class_name, self._spec.args, dict(self._spec.kwargs), self._spec)
-        attribute_name = TORCH[class_name].base
-        time_and_features = Form(rank=2)
-        result_names = ("", "state")
-        return self._apply_with_state(self._items, call, attribute_name, time_and_features, write, result_names)
+        return self._add_with_results(step, write, ("", "state"))
+
+    def _add_with_results(self, step: Step, write: Write, result_names: tuple[str, ...]) -> Value:
+        """Add a step of a module with a state, called with its input and state; return its result, or a list of them.
+
+        Args:
+            step: the step, whose operand is the list of these.
+            write: `applied` if the module takes that list; else makes the expression from the module and each element.
+            result_names: the names of variables for the results, one for each; empty for one without a name of its own.
+        """
+        step.write = write
+        step.result_names = result_names
+        if write is not applied:
+            (items,) = step.operands
+            assert isinstance(items, list)
+            step.operands = items
+        ref = self._body.add(step)
+        if len(result_names) == 1:
+            return ref
+        return [Ref(ref.step, (index,)) for index in range(len(result_names))]
 
     # Lists to tensors
 
@@ -1305,15 +1353,15 @@ class Lists:
         same_shapes = [certainly_same_shape(form, other) for other in other_forms]
         write = _written_between(symbol)
         if self._spec.kwargs.get("inplace"):
+            # PyTorch's operator is the same only for one shape.
             out_of_place = _written_of_list(write) if all(same_shapes) else None
             return body.add_inplace_module(self._spec, items, "", form, out_of_place)
-        operands = [*items]
-        if len(items) == 1:
-            write = formula("lambda x: x.clone()")  # Lua's layer, too, returns memory of its own
-        elif not all(same_shapes):
-            write = _written_with_reshapes(write, same_shapes)
-            operands = [items[0], *items]  # the first twice: what is used twice gets a variable
-        return body.add(Step(write, operands, form=form))
+        if len(items) == 1:  # Lua's layer, too, returns memory of its own
+            return body.add(Step(formula("lambda x: x.clone()"), [*items], form=form))
+        if all(same_shapes):
+            return body.add(Step(write, [*items], form=form))
+        # The first is an operand twice, as the expression uses it twice: what is used twice gets a variable.
+        return body.add(Step(_written_with_reshapes(write, same_shapes), [items[0], *items], form=form))
 
     def extreme(self, comparison: str) -> Value | None:
         """Write the larger or smaller of two tensors; of equal elements the first receives the gradient.
@@ -1340,17 +1388,16 @@ class Lists:
         Args:
             rank: the dimensions of one example of the input, or of what is joined; `None` if not known.
         """
-        dim = self._spec.args[0]  # from 0, or from -1 backwards
+        dim = int(self._spec.args[0])  # from 0, or from -1 backwards
+        if dim < 0:  # from the end, a batch makes no difference
+            return dim
         dims_of_example = self._spec.kwargs.get("n_input_dims")
-        # Without `n_input_dims` the layer counts as PyTorch does: among all dimensions, also that of a batch. From the
-        # end, a batch makes no difference.
-        if dims_of_example is None or dim < 0:
-            return int(dim)
-        # With it, among those of an example. If the input has examples of another rank than the layer expects, what is
-        # an example for the one is a batch for the other.
-        if dim >= dims_of_example or dims_of_example != rank:
+        if dims_of_example is None:  # the layer counts as PyTorch does: all dimensions, also that of a batch
+            return dim
+        if dims_of_example != rank:  # what is one example for the layer may be a batch here, or the reverse
             return None
-        return int(dim - dims_of_example)  # from the end
+        from_end = dim - int(dims_of_example)
+        return from_end if from_end < 0 else None  # else it is none of an example's
 
     def join(self) -> Value | None:
         """Write a concatenation; `None` if its dimension depends on the input."""
@@ -1374,13 +1421,13 @@ class Lists:
 
 
 def _written_between(symbol: str) -> Write:
-    """Return what writes an operator between any number of operands."""
+    """Return a function that makes an expression of any number of operands with an operator between them."""
     operator = formula(f"lambda x, y: x {symbol} y")
     return lambda *operands: reduce(operator, operands)
 
 
 def _written_of_list(write: Write) -> Write:
-    """Return what writes an expression of operands that come as one list, as the module in its place takes them."""
+    """Return a function that makes an expression of operands that come as one list, as the layer in its place takes."""
 
     def write_elements(operands: ast.expr) -> ast.expr:
         """Return the expression of the elements of a list."""
@@ -1391,12 +1438,12 @@ def _written_of_list(write: Write) -> Write:
 
 
 def _written_with_reshapes(write: Write, same_shapes: list[bool]) -> Write:
-    """Return what writes an expression of operands that get the shape of the first, where they may have another.
+    """Return a function that makes an expression of operands that get the shape of the first, if they may have another.
 
     Lua computes in the order of memory whatever the shapes; PyTorch by shapes.
 
     Args:
-        write: writes the expression.
+        write: makes the expression from the operands.
         same_shapes: of each operand after the first, whether it certainly has that shape.
     """
     reshaped = formula("lambda x, first: x.reshape_as(first)")

@@ -1,11 +1,9 @@
-"""Plain PyTorch for the runtime's layers, where it is exact. What is known of a value's shape is its form, nothing in
-`Form()`; an example is one element of a batch.
+"""Plain PyTorch for one module of a model (its spec), where it is exact. The form of a value is what is known of its
+shape: its rank, the number of dimensions of one example (an element of a batch), and their extents. The plain class of
+a spec is the class of torch.nn that does the same for each tensor with a batch dimension; empty if there is none.
 
-The rank of a value is the number of dimensions of one example of it: 3 for images, in a batch or not. A layer of
-Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank is known.
-Otherwise the layer's own class is included. The form of a value is its rank, and more if that is known: Lua adds
-tensors of equal counts in memory order; PyTorch's `a + b` is the same only if both have one shape, which
-`certainly_same_shape` proves.
+A layer of Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank
+is known. Otherwise the layer's own class is included.
 
 An entry of `nn/layers/` names the method of `Idioms` here, or of `Lists` in `flow`, that writes its class, and its
 arguments (`Traits.written`).
@@ -15,114 +13,18 @@ from __future__ import annotations
 
 import ast
 import re
-from contextlib import suppress
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from attrs import field
-
 from ..data import define
 from ..nn.mapping import SEQUENTIAL, ModuleSpec
-from ..nn.output_shapes import Arguments, Extent, Mismatch, same, slid
+from ..nn.output_shapes import Arguments, Mismatch, same, slid
 from ..nn.registry import Traits, traits_of
 from ..nn.torch_nn import REQUIRED, SAME, TORCH, TorchClass
 from .code import Construction, Write, applied, apply, dotted, formula, method
 from .copied import constructor
-
-# Shapes
-
-
-@define(eq=False)
-class BatchOrigin:
-    """Source of the batch dimension of values: all of one origin have it, with the same extent, or none has.
-
-    Attributes:
-        is_input: whether it is an input of the whole model. All of these are batches, or none is.
-        required_extents: extents required by a layer, by the dimensions of one example and the index among them.
-    """
-
-    is_input: bool = False
-    required_extents: dict[tuple[int, int], int] = field(factory=dict)
-
-
-@define(frozen=True)
-class Form:
-    """Shape of a value, as far as it is known.
-
-    Attributes:
-        rank: dimensions of one example; `None` if unknown. The value has one more if it is a batch.
-        origin: the source of its batch dimension.
-        extents: those of one example: numbers, or symbols for extents of the origin. Without any, the value has the
-            shape of its origin, of which nothing may be known.
-
-    `Form()` says nothing: neither the rank nor the extents are known, and the origin is one of its own.
-    """
-
-    rank: int | None = None
-    origin: BatchOrigin = field(factory=BatchOrigin)
-    extents: tuple[Extent, ...] = ()
-
-    def as_input_of_rank(self, rank: int, dim: int = 0, extent: int | None = None) -> Form:
-        """Return the form of this value, with extents, as the input of a layer for examples of `rank` dimensions.
-
-        If the value has the shape of its origin, what the layer requires is noted there, so that it holds for all
-        values of that origin.
-
-        Args:
-            rank: the dimensions of one example.
-            dim: the dimension whose extent the layer requires, 0-based.
-            extent: that extent; `None` if it requires none, or if that is not known.
-        """
-        if self.rank not in (None, rank):
-            # The dimensions are grouped in another way: nothing is known of the value as an input of this layer.
-            return Form(rank).as_input_of_rank(rank, dim, extent)
-        if self.extents:  # its own, not the origin's: there is nothing to note
-            return self
-        if extent is not None:
-            # The first layer's counts: if another requires a different one, either of the two fails.
-            self.origin.required_extents.setdefault((rank, dim), extent)
-        # Symbols of the origin (`_known_extent`): numbers once a layer knows them, and equal to themselves in any case.
-        symbols = tuple((self.origin, rank, index) for index in range(rank))
-        return Form(rank, self.origin, symbols)
-
-    def known_extents(self) -> tuple[int, ...] | None:
-        """Return the extents of one example if all are known as numbers, otherwise `None`."""
-        extents = tuple(_known_extent(extent) for extent in self.extents)
-        if not extents or not all(isinstance(extent, int) for extent in extents):
-            return None
-        return extents
-
-
-def _known_extent(extent: Extent) -> Extent:
-    """Return the number for a symbol of an origin, (origin, rank, dim), if a layer knows it; others as they are."""
-    if isinstance(extent, tuple) and len(extent) == 3 and isinstance(extent[0], BatchOrigin):
-        origin, *key = extent
-        return origin.required_extents.get(tuple(key), extent)
-    return extent
-
-
-def certainly_same_shape(one: Form, other: Form) -> bool:
-    """Return whether two values certainly have the same shape; `False` if that is not known.
-
-    Args:
-        one: the form of the first value.
-        other: that of the second; the order makes no difference.
-    """
-    # Of one origin, and of two inputs of the model, both are batches of one size, or neither is a batch.
-    is_same_batch = one.origin is other.origin or (one.origin.is_input and other.origin.is_input)
-    if not is_same_batch:
-        return False
-    rank = other.rank if one.rank is None else one.rank
-    if rank is None:
-        # Both have the shapes of their origins; those of two inputs of the model may differ.
-        return one.origin is other.origin
-    if other.rank not in (None, rank):
-        return False
-    # Those of two origins are only equal as numbers.
-    extents = [_known_extent(extent) for extent in one.as_input_of_rank(rank).extents]
-    other_extents = [_known_extent(extent) for extent in other.as_input_of_rank(rank).extents]
-    return extents == other_extents
-
+from .forms import BatchOrigin, Form
 
 # Modules of torch.nn
 
@@ -130,7 +32,7 @@ _SAME_FOR_ALL_AXES = {"kernel_size", "stride", "padding", "dilation", "output_pa
 """Arguments for which one number means the same for all directions."""
 
 
-def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
+def torch_construction(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: ModuleSpec) -> Construction:
     """Return the construction of a module of torch.nn: required arguments by position, others by keyword.
 
     Args:
@@ -143,21 +45,21 @@ def torch_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spec: M
     # Where the class's arguments are not known, or are fewer, those of the plan stay as they are.
     if layer is None or len(args) > len(layer.arguments):
         return Construction(f"nn.{name}", [*args], kwargs, spec=spec)
-    arguments = {**dict(zip(layer.arguments, args)), **kwargs}
-    _simplify(arguments, layer)
-    positional: dict[str, Any] = {}
-    keywords: dict[str, Any] = {}
-    for argument, default in layer.arguments.items():  # in PyTorch's order
-        if default is not REQUIRED:
-            keywords[argument] = arguments.get(argument, default)
-        elif argument in arguments:
-            positional[argument] = arguments[argument]
-    # Those that the table does not know.
-    keywords.update((argument, value) for argument, value in arguments.items() if argument not in layer.arguments)
-    # By these, the call leaves out what has its default.
+    given = {**dict(zip(layer.arguments, args)), **kwargs}
+    _simplify(given, layer)
+    # All in the order of the class's constructor, in which no required argument is missing (`check_construction`).
     defaults = {argument: default for argument, default in layer.arguments.items() if default is not REQUIRED}
+    required = [argument for argument in layer.arguments if argument in given and argument not in defaults]
+    keywords = {argument: given.get(argument, default) for argument, default in defaults.items()}
+    # Arguments that the table of torch.nn does not have come last.
+    keywords.update((argument, value) for argument, value in given.items() if argument not in layer.arguments)
     return Construction(
-        f"nn.{name}", [*positional.values()], keywords, defaults, arg_names=tuple(positional), spec=spec
+        f"nn.{name}",
+        [given[argument] for argument in required],
+        keywords,
+        defaults,  # the call as text leaves out what has its default
+        arg_names=tuple(required),
+        spec=spec,
     )
 
 
@@ -188,23 +90,23 @@ def attribute_base_name(class_name: str) -> str:
     return words.lower().rstrip("_0123456789")
 
 
-def _form_of_output(call: Construction, form: Form) -> Form:
+def _form_of_output(construction: Construction, form: Form) -> Form:
     """Return the form of the output of a module of torch.nn.
 
     Args:
-        call: the construction of the module.
+        construction: the construction of the module.
         form: that of its input, at whose origin the extent that the module requires is noted.
     """
-    layer = TORCH.get(call.name.removeprefix("nn."))
+    layer = TORCH.get(construction.name.removeprefix("nn."))
     if layer is None or layer.rank is None:  # nothing is known of it
         return Form()
     if layer.rank == SAME:  # the output has the dimensions of the input, and with the rule `same` its extents
         return form if layer.output is same else Form(form.rank)
     if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
-    arguments = call.arguments_by_name()
+    arguments = construction.arguments_by_name()
     # Of the first dimension of one example, its channels or features, an argument may say the extent.
-    form_of_input = form.as_input_of_rank(layer.rank, dim=0, extent=arguments.get(layer.extent))
+    form_of_input = form.as_input_with_extent(layer.rank, dim=0, extent=arguments.get(layer.extent))
     try:
         extents = layer.output(Arguments((), arguments), form_of_input.extents)
     except (ArithmeticError, IndexError, Mismatch, TypeError, ValueError):  # arguments that the layer refuses
@@ -212,14 +114,16 @@ def _form_of_output(call: Construction, form: Form) -> Form:
     return Form(layer.rank, form_of_input.origin, extents)
 
 
-def function_of(call: Construction) -> Write | None:
-    """Return what writes a function call equal to a module, in place of it; `None` if there is no such function.
+def function_of(construction: Construction) -> Write | None:
+    """Return a function that makes the call of one of PyTorch's functions, equal to a module: `torch.relu(x)`.
 
-    There is none for a class outside torch.nn, nor for a module that changes its input in place.
+    It is `None` if there is no such function, as for a class outside torch.nn, and a module that changes its input.
     """
-    layer = TORCH.get(call.name.removeprefix("nn."))
-    arguments = call.arguments_by_name()
-    if layer is None or not layer.function or not call.name.startswith("nn.") or arguments.get("inplace"):
+    if not construction.name.startswith("nn."):
+        return None
+    layer = TORCH.get(construction.name.removeprefix("nn."))
+    arguments = construction.arguments_by_name()
+    if layer is None or not layer.function or arguments.get("inplace"):
         return None
     passed = [arguments[name] for name in layer.passed]
     name = layer.function
@@ -238,12 +142,17 @@ class Idiom:
     Attributes:
         form: the form of its output.
         write: makes the expression from the module, if any, and its input.
-        call: a module of torch.nn; `None` if an expression suffices.
+        construction: a module of torch.nn; `None` if an expression suffices.
     """
 
     form: Form
     write: Write = applied
-    call: Construction | None = None
+    construction: Construction | None = None
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether it is an expression, or has operations before or after its module: more than the call of one."""
+        return self.write is not applied
 
 
 def traits(spec: ModuleSpec) -> Traits:
@@ -258,20 +167,36 @@ def idiom_of(spec: ModuleSpec, form: Form) -> Idiom | None:
     """
     if spec.target == SEQUENTIAL:
         return None
-    idioms = Idioms(spec, form)
     if spec.target.startswith("torch.nn."):
-        return idioms.torch(spec.target, *spec.args, **spec.kwargs)
+        return _module_of_torch(spec, form, spec.target, spec.args, spec.kwargs)
     name, *arguments = traits(spec).written or ("",)
     if name not in IDIOMS:
         return None
-    idiom: Idiom | None = getattr(idioms, name)(*arguments)
+    idiom: Idiom | None = getattr(Idioms(spec, form), name)(*arguments)
     return idiom
+
+
+def _module_of_torch(
+    spec: ModuleSpec, form: Form, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Idiom:
+    """Return a module of torch.nn as an idiom.
+
+    Args:
+        spec: the module of the plan.
+        form: that of its input.
+        name: the class, with `torch.nn.` or without.
+        args: its arguments by position.
+        kwargs: its arguments by keyword.
+    """
+    construction = torch_construction(name.removeprefix("torch.nn."), args, dict(kwargs), spec)
+    return Idiom(_form_of_output(construction, form), applied, construction)
 
 
 def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
     """Return the output form of a layer whose own class is copied, from the form of its input.
 
-    It is known of a class that only accepts more inputs than one of torch.nn, as it may be written as that (`plain`).
+    It is known only of a layer that is `like` a class of torch.nn and written as that where its input allows it
+    (`Idioms.plain`): both return the same.
     """
     facts = traits(spec)
     layer = TORCH.get(facts.like)
@@ -283,11 +208,11 @@ def form_of_copy(spec: ModuleSpec, form: Form) -> Form:
 
 
 def copying(spec: ModuleSpec, write: Write) -> Write:
-    """Return what writes an expression with a result that is contiguous and has memory of its own.
+    """Return a function that makes an expression whose result is a copy: contiguous, and in memory of its own.
 
     Args:
         spec: the module.
-        write: writes its expression.
+        write: makes the module's expression, whose result is copied.
     """
     # The clone of a transposed tensor has its strides.
     copied = "x.clone().contiguous()" if traits(spec).written == ("transpose",) else "x.clone()"
@@ -300,7 +225,8 @@ _MOST_CHAINED = 8
 
 class Idioms:
     """Writers of one module as plain PyTorch: a method for each name in `Traits.written`.
-    Each returns `None` if, for an input of this form, it has no exact equivalent.
+    Each returns `None` if, for an input of this form, it has no exact equivalent. A module of Lua that knows the number
+    of dimensions of one example (`_example_dims`) counts dimensions within an example, else among all of its input.
 
     Args:
         spec: the module.
@@ -316,16 +242,9 @@ class Idioms:
         self._example_dims: Any = spec.kwargs.get("n_input_dims")
         """The dimensions of one example, if Lua's module knows them (`setNumInputDims`)."""
 
-    def torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
-        """Write a module of torch.nn.
-
-        Args:
-            name: the class, with `torch.nn.` or without.
-            *args: its arguments.
-            **kwargs: its arguments by keyword.
-        """
-        call = torch_call(name.removeprefix("torch.nn."), args, kwargs, self._spec)
-        return Idiom(_form_of_output(call, self._input_form), applied, call)
+    def _torch(self, name: str, *args: Any, **kwargs: Any) -> Idiom:
+        """Write a module of torch.nn, of this class and with these arguments."""
+        return _module_of_torch(self._spec, self._input_form, name, args, kwargs)
 
     def _expression(self, form: Form, template: str, **values: Any) -> Idiom:
         """Return an expression as an idiom.
@@ -368,23 +287,25 @@ class Idioms:
     # Modules
 
     def softmax(self, name: str) -> Idiom | None:
-        """Write a softmax: Lua's dimension is the first of 1 or 3, the second of 2 or 4.
+        """Write a softmax over the dimension that Lua chooses: of 1 or 3 dimensions the first, of 2 or 4 the second.
 
-        Counted from the end it is the same with and without a batch if one example has 1 or 3. Lua treats a sequence
-        (time, features) as a batch, a volume as one of images. `None` is returned for examples of any other rank.
+        For examples of 1 or 3 dimensions, that is their first, with a batch or without. `None` is returned for
+        examples of any other rank.
 
         Args:
             name: the class of torch.nn: `Softmax`, `LogSoftmax`, `Softmin`.
         """
-        if self._input_form.rank not in (1, 3):
+        rank = self._input_form.rank
+        if rank not in (1, 3):
             return None
-        return self.torch(name, -self._input_form.rank)
+        first_of_example = -rank
+        return self._torch(name, first_of_example)
 
     def example_softmax(self) -> Idiom | None:
         """Write a softmax of the only dimension of one example."""
         if self._input_form.rank != 1:
             return None
-        return self.torch("LogSoftmax" if self._keyword("log") else "Softmax", -1)
+        return self._torch("LogSoftmax" if self._keyword("log") else "Softmax", -1)
 
     def plain(self) -> Idiom | None:
         """Write a class of this package that differs from one of torch.nn only in accepting more inputs, as that one.
@@ -402,65 +323,67 @@ class Idioms:
         rank = self._input_form.rank or 0
         if rank < facts.plain_rank and not takes_any_rank:
             return None
-        return self.torch(spec.plain, *spec.args, **spec.kwargs)
+        return self._torch(spec.plain, *spec.args, **spec.kwargs)
 
     def _flattened(self, dims: int) -> Idiom:
         """Write the merging of the last `dims` dimensions, all of one example, into one: with and without a batch."""
         if dims == 1:
-            return self.torch("Identity")
+            return self._torch("Identity")
         extents = self._input_form.known_extents()
-        # Of another origin if the extent is not known: what a layer requires of it, it does not require of the input.
-        after = Form(1) if extents is None else Form(1, self._input_form.origin, (prod(extents),))
-        return Idiom(after, applied, torch_call("Flatten", (-dims,), {}, self._spec))
+        # Of another origin: what a later layer requires of this one extent, it does not require of the input's.
+        after = Form(1)
+        if extents is not None:
+            after = Form(1, self._input_form.origin, (prod(extents),))
+        return Idiom(after, applied, torch_construction("Flatten", (-dims,), {}, self._spec))
 
     def _unflattened(self) -> Idiom:
         """Write the splitting of the only dimension of one example into those of the module's arguments."""
         after = Form(len(self._args), self._input_form.origin, self._args)
-        return Idiom(after, applied, torch_call("Unflatten", (-1, self._args), {}, self._spec))
+        return Idiom(after, applied, torch_construction("Unflatten", (-1, self._args), {}, self._spec))
 
     def view(self) -> Idiom | None:
-        """Write a view as the merging or splitting of dimensions, by `Flatten` or `Unflatten`.
+        """Write a view as the merging of all dimensions of one example, or the splitting of its only one.
 
-        It is exact only if Lua knows the dimensions of one example, and the input has these: else a batch of one loses
-        its batch in Lua, and `None` is returned. Likewise if the sizes may mean another number of elements.
+        `None` is returned if Lua does not know the dimensions of one example, so that a batch of one loses its batch,
+        if the input has others, and if the view may change the number of examples.
         """
         dims = self._example_dims
-        size = self._args
+        sizes = self._args  # of one example of the output
         if not dims or self._input_form.rank != dims:
             return None
         extents = self._input_form.known_extents()
-        # Never if a size is -1, which stands for any number.
-        keeps_elements = extents is not None and prod(extents) == prod(size)
-        # One size is that of the whole example if it is -1, as many as there are elements, or what a linear layer
-        # after it requires (`plain`, see `_flatten_views`).
-        if len(size) == 1 and (size == (-1,) or keeps_elements or self._spec.plain):
-            return self._flattened(dims)
+        # Never if a size is -1, which stands for any number: the product is negative.
+        keeps_elements = extents is not None and prod(extents) == prod(sizes)
+        if len(sizes) == 1:
+            # `_flatten_views` sets the plain class where a linear layer after the view requires this size.
+            is_whole_example = sizes == (-1,) or keeps_elements or bool(self._spec.plain)
+            return self._flattened(dims) if is_whole_example else None
         # `Unflatten` splits one dimension.
-        if len(size) > 1 and keeps_elements and dims == 1:
+        if keeps_elements and dims == 1:
             return self._unflattened()
         return None
 
     def reshape(self) -> Idiom | None:
-        """Write a reshape: Lua treats the input as a batch if its size, its first extent, or an option says so.
+        """Write a reshape: Lua treats the input as a batch if its option, or else the input's size, says so.
 
         `None` is returned where that cannot be told from what is known of the input, or PyTorch has no module for it.
         """
-        is_batch = self._keyword("batch_mode")  # true, false, or nil: by the size of the input
-        if is_batch is False:  # any input is one example, a batch of them too
+        batch_mode = self._keyword("batch_mode")  # as in Lua: true, false, or nil, by the size of the input
+        if batch_mode is False:  # any input is one example, a batch of them too
             return None
-        size = self._args
+        sizes = self._args  # of one example of the output
         rank = self._input_form.rank or 0  # 0 if it is not known
-        if is_batch and len(size) == 1:
+        if batch_mode and len(sizes) == 1:
             if rank < 2:  # an input of one dimension, as an example may be, has none after the first
                 return None
             # Whatever the dimensions after the first are, they become one.
-            return Idiom(Form(1), applied, torch_call("Flatten", (1,), {}, self._spec))
-        # Lua takes an input of exactly the elements of the result for one example, any other for a batch; but for a
-        # batch of one also an example whose first extent is 1.
+            return Idiom(Form(1), applied, torch_construction("Flatten", (1,), {}, self._spec))
+        # Lua takes for one example what has exactly the elements of the output, and not 1 as its first extent, which
+        # is a batch of one; for a batch anything else. So examples must have these elements, and another extent first.
         extents = self._input_form.known_extents()
-        if extents is None or prod(extents) != prod(size) or extents[0] == 1:
+        if extents is None or prod(extents) != prod(sizes) or extents[0] == 1:
             return None
-        if len(size) == 1:
+        if len(sizes) == 1:
             return self._flattened(rank)
         # `Unflatten` splits one dimension.
         return self._unflattened() if rank == 1 else None
@@ -514,10 +437,13 @@ class Idioms:
         return Idiom(self._input_form, write)
 
     def unsqueeze(self) -> Idiom | None:
-        """Write a new dimension of one example; `None` if it comes after the dimensions that Lua counts in one."""
+        """Write a new dimension of one element.
+
+        `None` is returned if Lua counts the dimensions of one example, and the new one is not among or next to these.
+        """
         (dim,) = self._arguments("dim")  # that of the output, 0-based
         dims = self._example_dims
-        if self._is_beyond_example(dim - 1):  # directly behind the last dimension it may be
+        if dims is not None and dim > dims:
             return None
         after = Form()
         if dims is not None and dims == self._input_form.rank:
@@ -540,11 +466,15 @@ class Idioms:
         return self._expression(Form(), "lambda x: x.squeeze(dim)", dim=dim)
 
     def replicate(self) -> Idiom | None:
-        """Write a new dimension of one element; a longer one needs the shape of the input."""
+        """Write a replication along a new dimension if it is one of one element.
+
+        `None` is returned for more times, which need the shape of the input, and for a dimension counted within an
+        example, which depends on whether there is a batch.
+        """
         times, dim = self._arguments("times", "dim")
         if times != 1 or self._example_dims is not None:
             return None
-        return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)
+        return self._expression(Form(), "lambda x: x.unsqueeze(dim)", dim=dim or 0)  # the first by default
 
     def transpose(self) -> Idiom | None:
         """Write exchanges of dimensions, one call each; `None` for very many, or for dimensions that no example has.
@@ -571,9 +501,10 @@ class Idioms:
         if start < 0 or length < 0:
             return None
         form = self._input_form
-        after = Form(form.rank)
-        # The only dimension of one example: the last, or dimension 1 of an input that can only be a batch then.
-        if form.rank == 1 and dim in (1, -1):
+        after = Form(form.rank)  # of another origin: its extents are others
+        # An example of one dimension has it as -1, and in a batch as 1, which fails without a batch.
+        is_of_only_dimension = form.rank == 1 and dim in (1, -1)
+        if is_of_only_dimension:
             after = Form(1, form.origin, (length,))
         return self._expression(after, "lambda x: x.narrow(dim, start, length)", dim=dim, start=start, length=length)
 
@@ -591,16 +522,16 @@ class Idioms:
         # For a vector Lua returns one number in one dimension, PyTorch in none.
         if rank is None or rank < 2:
             return None
-        # Examples have other dimensions than Lua counts, so that it takes some for batches.
+        # Lua, which knows another number of dimensions of one example, takes some examples for batches.
         if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
             return None
-        if self._keyword("squeeze") is False:
+        if self._keyword("squeeze") is False:  # the output keeps the dimension
             return None
         name = "mean" if self._keyword("average") else name
         template = f"lambda x: x.{name}(dim)"
         if attribute:  # `max` and `min` return values and indices
             template += f".{attribute}"
-        # Without the first dimension of the input, which may be that of the batch, the rank of an example is not known.
+        # The first dimension of the input may be that of the batch: without it, the rank of an example is not known.
         is_of_example = self._example_dims is not None or dim > 0
         after = Form(rank - 1) if is_of_example else Form()
         return self._expression(after, template, dim=self._from_end(dim))
@@ -618,43 +549,41 @@ class Idioms:
         kwargs = dict(self._spec.kwargs)
         base = kwargs.pop("index_base", 1)
         numbers = "x.long() - base" if base else "x.long()"
-        # The rows have a dimension more than the numbers, whose rank is not known. Their form has an origin of its own:
-        # the extents that a later layer requires of the rows are not those of the numbers. But if the numbers are an
-        # input of the model, the rows are a batch where its inputs are.
+        # The rank is not known, as that of the input is not. The origin is another, as the output has a dimension more
+        # than the input: what a later layer requires of its extents is not required of the input's. But as the input,
+        # the output is a batch where inputs of the model are.
         after = Form(origin=BatchOrigin(is_input=self._input_form.origin.is_input))
-        call = torch_call("Embedding", self._args, kwargs, self._spec)
-        return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), call)
+        construction = torch_construction("Embedding", self._args, kwargs, self._spec)
+        return Idiom(after, formula(f"lambda module, x: module({numbers})", base=base), construction)
 
     def outputs(self) -> Idiom | None:
         """Write a recurrent layer that begins each sequence from zeros, and returns only the outputs.
 
-        `None` is returned if it keeps its state between sequences: then no class of torch.nn is `plain` for it.
+        `None` is returned if it keeps its state between sequences: then it has no plain class.
         """
         if not self._spec.plain:
             return None
-        # torch.nn has no such option; `plain` is set only where nothing is remembered.
+        # The plain class has no such option, and does not remember.
         options = {name: value for name, value in self._spec.kwargs.items() if name != "remember"}
-        call = torch_call(self._spec.plain.removeprefix("torch.nn."), self._args, options, self._spec)
-        return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), call)
+        construction = torch_construction(self._spec.plain.removeprefix("torch.nn."), self._args, options, self._spec)
+        return Idiom(Form(2), formula("lambda module, x: module(x)[0]"), construction)
 
     def conv_in_time(self) -> Idiom:
-        """Write a convolution over a sequence, (time, features) in Lua, by one of torch.nn, which takes the transpose.
-
-        The form of the output has its sizes if those of the input are known, and the rank alone otherwise.
-        """
-        call = torch_call("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
+        """Write a convolution over a sequence, (time, features), by one of torch.nn, which takes the transpose."""
+        construction = torch_construction("Conv1d", self._args, dict(self._spec.kwargs), self._spec)
         in_channels, out_channels, kernel, stride = self._arguments(
             "in_channels", "out_channels", "kernel_size", "stride"
         )
-        form_of_input = self._input_form.as_input_of_rank(2, dim=1, extent=in_channels)  # (time, features)
-        after = Form(rank=2)
-        if kernel is not None and form_of_input.extents:
-            time, _ = form_of_input.extents
-            stride = 1 if stride is None else stride
-            with suppress(Mismatch):  # a stride of 0, which fails when it is called
-                steps = slid(time, _of_only_axis(kernel), _of_only_axis(stride), padding=0)
-                after = Form(2, form_of_input.origin, (steps, out_channels))
-        return Idiom(after, formula("lambda module, x: module(x.mT).mT"), call)
+        form_of_input = self._input_form.as_input_with_extent(rank=2, dim=1, extent=in_channels)
+        time, _features = form_of_input.extents
+        stride = 1 if stride is None else stride
+        try:
+            steps = slid(time, _of_only_axis(kernel), _of_only_axis(stride), padding=0)
+        except Mismatch:  # a stride of 0, which fails when it is called
+            after = Form(rank=2)
+        else:
+            after = Form(2, form_of_input.origin, (steps, out_channels))
+        return Idiom(after, formula("lambda module, x: module(x.mT).mT"), construction)
 
 
 def _of_only_axis(argument: Any) -> Any:
@@ -662,5 +591,5 @@ def _of_only_axis(argument: Any) -> Any:
     return argument[0] if isinstance(argument, tuple) else argument
 
 
-IDIOMS = frozenset(name for name in vars(Idioms) if not name.startswith("_") and name != "torch")
+IDIOMS = frozenset(name for name in vars(Idioms) if not name.startswith("_"))
 """The names by which entries request plain PyTorch."""

@@ -1,41 +1,25 @@
-"""Steps become statements: chains become Sequentials, values used once are inlined, equal classes are one. A step
-applies a module or an operation to the results of earlier steps; step 0 is the input of the class. A block is one class
-with its steps and modules, a construction the call that makes a module.
+"""Steps become the statements of a `forward`. A step applies a module or an operation to the results of earlier steps;
+step 0 is the input of the class. A value that is used once stays an expression, which is pending until the statement
+that uses it is written, unless that statement would become too long. A block is one class of a page with its steps.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from ..data import define
 from ..errors import LimitError
-from ..nn.graphs import is_free_name
-from .code import (
-    WIDTH,
-    Construction,
-    applied,
-    apply,
-    attribute,
-    dotted,
-    expression,
-    free_variable,
-    lines,
-    names_in,
-    text_of,
-)
-from .steps import GATES, INPUT, PARTS, Attribute, CodeBlock, ElementPath, Ref, Step, Value, refs
+from .code import WIDTH, apply, attribute, dotted, expression, free_variable, lines, names_in, text_of
+from .inputs import named_input
+from .state_names import input_state_names, name_results_of_calls, numbered_state, result_state_names
+from .steps import GATES, INPUT, PARTS, CodeBlock, ElementPath, Ref, Step, Value, refs
+from .tidy import SharedMemory
 
 _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""
 _SHORT_OPERAND = 12
 """Length of an operand that would hardly become shorter by a variable, such as `self.conv(x)`."""
-_MOST_UNPACKED = 100
-"""Maximum number of elements of an input with names of their own."""
-_MOST_INNER_NAMES = 16
-"""Maximum number of names for the elements of one element of the input."""
 _MOST_VARIABLES = 1000
 """Maximum number of values of one `forward` that wait for their last use."""
 _MOST_LISTS_OF_PARTS = 100
@@ -44,293 +28,105 @@ _VARIABLES = ["x", "y", "z", *(f"x{at}" for at in range(1, _MOST_VARIABLES))]
 """Names of values without one of their own."""
 
 
-# Chains and names
+class _Variables:
+    """The variables of one `forward`, each of which may have the values of several steps, one after another.
 
-
-def tidy(block: CodeBlock) -> None:
-    """Join chains of modules, replace stateless modules by functions, and name the modules, all in the class itself."""
-    # Before modules become parts of chains: it asks for the class that reads a value.
-    _name_gates(block)
-    # Before chains are joined: as expressions, these layers are no barriers between chains.
-    _write_out_of_place(block)
-    _join_chains(block)
-    # After that, for what is left alone: in a chain, a module reads better.
-    _replace_by_functions(block)
-    used_attributes = {id(step.attribute) for step in block.steps if step}
-    block.attributes = [attribute for attribute in block.attributes if id(attribute) in used_attributes]
-    _name_attributes(block.attributes)
-
-
-def _write_out_of_place(block: CodeBlock) -> None:
-    """Turn in-place layers whose writing nobody sees into expressions, with results in memory of their own."""
-    # What calls a class inside the model may use the input again.
-    shared_memory = _SharedMemory(block, is_input_shared=not block.is_whole_model)
-    for step in block.steps:
-        if step is None or step.out_of_place is None:
-            continue
-        # A module that several steps use, or the user named, is kept.
-        if step.attribute is None or step.attribute.stays_separate:
-            continue
-        if not shared_memory.is_write_seen(step):
-            step.write = step.out_of_place
-            step.attribute = None
-            step.inplace = False
-            step.shares_memory = False
-
-
-def _replace_by_functions(block: CodeBlock) -> None:
-    """Turn modules that are not in a chain into equivalent functions of PyTorch, where there are any."""
-    for step in block.steps:
-        if step is None or step.function is None or step.attribute is None:
-            continue
-        is_in_chain = len(step.attribute.calls) > 1
-        if not is_in_chain:
-            step.write = step.function
-            step.attribute = None
-            step.inplace = False  # a function returns a new tensor
-
-
-def _name_gates(block: CodeBlock) -> None:
-    """Name the parts of a value gates, not parts, if each is only the input of a sigmoid or tanh.
-
-    As in an LSTM, at least one must be that of a sigmoid.
-    """
-    readers: dict[int, set[str]] = {}
-    """By the number of a step, the classes of the modules that take one element of its result; "" for other uses."""
-    for number, ref in block.links():
-        reader = ""
-        is_use_by_step = number < len(block.steps)  # else the class returns it
-        if is_use_by_step and len(ref.path) == 1:
-            step = block.steps[number]
-            if step is not None and step.attribute is not None:
-                reader = step.attribute.calls[0].name  # the only one: no chains are joined yet
-        readers.setdefault(ref.step, set()).add(reader)
-    for number, step in enumerate(block.steps):
-        if step is None or step.suggested_name != PARTS:  # the name of every tensor that is split
-            continue
-        classes = readers.get(number, set())
-        if "nn.Sigmoid" in classes and classes <= {"nn.Sigmoid", "nn.Tanh"}:
-            step.suggested_name = GATES
-
-
-def _join_chains(block: CodeBlock) -> None:
-    """Join modules into one Sequential where the result of one has no other use than to be the input of the next.
-
-    All modules of a chain are called where the last of them was. A module is not moved in this way to behind a step
-    that changes shared memory in place: it would read what that step writes. In `block.steps`, `None` takes the place
-    of a step that became part of a later one.
-    """
-    shared_memory = _SharedMemory(block)
-    changing_steps = [number for number, step in enumerate(block.steps) if step and shared_memory.is_changed_by(step)]
-    for number, step in enumerate(block.steps):
-        if step is None:
-            continue
-        source = _only_source(step)
-        if source is None or shared_memory.uses[source.step] != 1:
-            continue
-        earlier = block.steps[source.step]
-        # A node of a graph with a name keeps its variable; of the later step, it is the variable of the whole chain.
-        if earlier is None or not _can_be_chained(earlier) or earlier.is_node_name:
-            continue
-        is_moved = any(block.steps[source.step + 1 : number])  # behind the steps between, if there are any
-        # The two steps themselves may be the changing ones.
-        if is_moved and any(source.step <= changing <= number for changing in changing_steps):
-            continue
-        _append_to_chain(earlier, step)
-        block.steps[source.step] = None
-
-
-def _only_source(step: Step) -> Ref | None:
-    """Return the whole result that a step passes through a module; `None` if it may not be part of a chain."""
-    if not _can_be_chained(step):
-        return None
-    (operand,) = step.operands
-    if not isinstance(operand, Ref) or operand.path:  # a list, or an element of one
-        return None
-    return operand
-
-
-def _append_to_chain(chain: Step, step: Step) -> None:
-    """Make a step that of a whole chain: of the modules of the step whose result it takes, and of its own.
-
-    It is the later step that is changed, so that the steps that use its result need no change.
+    A variable is free for the result of a step if nothing after that step uses its present value, and no pending
+    expression reads it.
 
     Args:
-        chain: the earlier step, whose result nothing else uses; the caller removes it.
-        step: the later step.
-    """
-    modules = chain.attribute
-    last = step.attribute
-    assert modules is not None
-    assert last is not None
-    modules.calls += last.calls
-    # The output of a branch is that of its last module, which has the name of the branch.
-    modules.base_name = last.base_name if last.base_name in _BRANCHES else "layers"
-    step.attribute = modules
-    step.operands = chain.operands
-    step.function = None  # it would replace the last module only
-    # The last module changes the input of the chain if those before it pass on its memory.
-    step.inplace = chain.inplace or (chain.shares_memory and step.inplace)
-    step.shares_memory = chain.shares_memory and step.shares_memory
-
-
-_BRANCHES = ("body", "shortcut", "branch")
-"""Names for the last modules of branches (`Steps._branch_name`)."""
-
-
-def _can_be_chained(step: Step) -> bool:
-    """Return whether a step passes one value, or list, through a module that may become part of a Sequential."""
-    return (
-        step.write is applied
-        and step.attribute is not None
-        and not step.attribute.stays_separate
-        and len(step.operands) == 1
-    )
-
-
-class _SharedMemory:
-    """Determines which steps write to memory that anything else uses; computed once for each step.
-
-    Attributes:
-        uses: number of uses of each step's result, by the number of the step; 0 for one without use. That the class
-            returns it is a use.
-
-    Args:
-        block: the class, whose steps stay as they are while this is in use; they may be replaced by expressions that
-            share less memory.
-        is_input_shared: whether the memory of the input counts as used by something else, whatever uses it here.
+        block: the class.
+        class_names: names of classes, which no variable may have.
+        in_use_until: by the names of the input, the last step that uses the value of each.
     """
 
-    def __init__(self, block: CodeBlock, is_input_shared: bool = False) -> None:
-        """Count the uses; what is shared is found when it is asked for."""
+    def __init__(self, block: CodeBlock, class_names: frozenset[str], in_use_until: dict[str, int]) -> None:
         self._block = block
-        self.uses = block.uses()
-        self._shared: list[bool] = [True] if is_input_shared else []
-        """Of each step so far, whether something else uses the memory of its result; step 0 is the input."""
+        self._class_names = class_names
+        self._in_use_until = dict(in_use_until)
+        """By each variable, the last step that uses its present value."""
+        self._pending_reads: Counter[str] = Counter()
+        """Number of pending expressions that read a variable."""
 
-    def is_changed_by(self, step: Step) -> bool:
-        """Return whether a step works in place, and other steps use the memory of any of its operands, too."""
-        if not step.inplace:
+    def begin_reading(self, names: set[str]) -> None:
+        """Note that an expression is pending that reads these variables."""
+        self._pending_reads.update(names)
+
+    def end_reading(self, names: set[str]) -> None:
+        """Note that an expression that reads these variables is not pending any more."""
+        self._pending_reads.subtract(names)
+
+    def take(self, choices: Iterable[str], number: int, until: int) -> str:
+        """Return the first of several names that the result of a step can have, in use from now on.
+
+        Args:
+            choices: the names, the best first.
+            number: of the step.
+            until: the last step that uses the result.
+
+        Raises:
+            LimitError: all are in use.
+        """
+        for name in choices:
+            if self._is_free(name, number):
+                self._in_use_until[name] = until
+                return name
+        raise LimitError(
+            f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
+            path=self._block.spec.path,
+        )
+
+    def _is_free(self, name: str, number: int) -> bool:
+        """Return whether the result of a step, given by its number, can have a name."""
+        if self._in_use_until.get(name, 0) > number or self._pending_reads[name]:
             return False
-        # An element of a list is memory of the list, too.
-        return any(ref.path or self._is_shared(ref.step) for ref in refs(step.operands))
-
-    def is_write_seen(self, step: Step) -> bool:
-        """Return whether other steps, also outside of the class, would see a step write into its first operand."""
-        first = step.operands[0]
-        # A layer on a list writes into the first element.
-        while isinstance(first, list):
-            if not first:  # nothing is known of where it would write
-                return True
-            first = first[0]
-        # An element of a list is memory of the list, too.
-        return bool(first.path) or self._is_shared(first.step)
-
-    def _is_shared(self, number: int) -> bool:
-        """Return whether anything but one step uses the memory of a step's result."""
-        # In order, as the sources of a step come before it.
-        for earlier in range(len(self._shared), number + 1):
-            step = self._block.steps[earlier]
-            sources = refs(step.operands) if step and step.shares_memory else ()
-            is_source_shared = any(self._shared[ref.step] for ref in sources)
-            self._shared.append(self.uses[earlier] > 1 or is_source_shared)
-        return self._shared[number]
-
-
-def _name_attributes(attributes: list[Attribute]) -> None:
-    """Name attributes after their bases, numbered in the order of use if several have the same."""
-    counts = Counter(attribute.base_name for attribute in attributes)
-    numbers: dict[str, int] = {}
-    names: set[str] = set()
-    for item in attributes:
-        name = item.base_name
-        if counts[name] > 1:
-            numbers[name] = numbers.get(name, 0) + 1
-            name = f"{name}{numbers[name]}"
-        # Not that of an attribute of every module, such as `forward`.
-        while name in names or not is_free_name(name):
-            name += "_"
-        names.add(name)
-        item.name = name
-
-
-# Statements
-
-
-def _needs_name(step: Step) -> bool:
-    """Return whether the value of a step needs a variable for its name: not if its module has the same."""
-    has_name = step.suggested_name != ""
-    return has_name and (step.attribute is None or step.attribute.name != step.suggested_name)
-
-
-def _class_called_by(step: Step) -> CodeBlock | None:
-    """Return the class of the page that a step calls with a list of values; `None` if it does anything else."""
-    if step.attribute is None or len(step.attribute.calls) != 1 or step.write is not applied:
-        return None
-    if len(step.operands) != 1 or not isinstance(step.operands[0], list):
-        return None
-    block: CodeBlock | None = step.attribute.call.block
-    return block
+        return free_variable(name, self._class_names)
 
 
 class Writer:
-    """Turns the steps of a class into the statements of its `forward`, with names for values.
-
-    A value that is used once stays an expression, which is pending until the statement that uses it is written, unless
-    that statement would become too long. All is done when it is constructed.
+    """Turns the steps of a class into the statements of its `forward`, when it is constructed.
 
     Args:
-        block: the class; the names of its states (`state_names`, `result_names`) are set.
+        block: the class, after `tidy`; the names of its states (`state_names`, `result_names`) are set, after which the
+            writers of classes that call this one name what they pass to it and what it returns.
         class_names: names of the classes of the page, which no variable may have.
 
     Attributes:
-        source: the name of the argument: `inputs` if its elements are used or it is a list, otherwise `input`.
-        unpacked: the names of the elements of the input, if only they are used; empty if it is not unpacked.
+        input: the input with its names.
         statements: the statements, without that which unpacks the input (`a, b = inputs`).
     """
 
     def __init__(self, block: CodeBlock, class_names: frozenset[str] = frozenset()) -> None:
-        """Write the statements, and set the names of the class's states for the writers of classes that call it."""
+        """Write the statements, and set the names of the class's states; see the class."""
+        name_results_of_calls(block)  # first: a state in the input is named after the result that it becomes
+        self.input = named_input(block, class_names)
+        self.statements = [*self.input.statements]
         self._block = block
-        self._class_names = class_names
-        self._shared_memory = _SharedMemory(block)
-        self._uses = self._shared_memory.uses
-        self._last_use: dict[int, int] = {}
-        """The last step that uses the value of each step; the number after all steps if the class returns it."""
-        self._used_elements: dict[int, set[ElementPath]] = {}
-        """What is used of the result of each step: elements, as paths of one index, or the whole, the empty path."""
-        for number, ref in block.links():  # in the order of the steps
-            self._last_use[ref.step] = number
-            self._used_elements.setdefault(ref.step, set()).add(ref.path[:1])
+        self._shared_memory = SharedMemory(block)
+        self._last_use = block.last_uses()
+        self._used_elements = block.used_elements()
+        self._variables = _Variables(block, class_names, self.input.in_use_until)
+        self._element_variables: dict[Ref, str] = {}
+        """The variables of elements of the input that is unpacked, and of results of recurrent layers."""
         self._expressions: dict[int, ast.expr] = {}
         """The expression for the result of each step that is written: its variable, or a longer one while pending."""
         self._pending: dict[int, set[str]] = {}
         """Steps whose values have no variable yet → the names in their expressions."""
-        self._pending_reads: Counter[str] = Counter()
-        """Number of pending expressions that read a variable."""
-        self._in_use_until: dict[str, int] = {}
-        """Variable → the last step that uses its value; for another value it is free from there on."""
-        self._result_variables: dict[int, list[str]] = {}
-        """The variables of the results of recurrent layers, by the number of the step; `_` for one without use."""
-        self._input_variables: dict[ElementPath, str] = {}
-        """Paths of elements of the input, if these have names, and of their elements → variables."""
-        self.source = "input"
-        self.unpacked: list[str] = []
-        self.statements: list[ast.stmt] = []
         self._write_all()
+        block.state_names = input_state_names(block)
+        block.result_names = result_state_names(block)
 
     def _write_all(self) -> None:
-        """Set `source`, `unpacked` and `statements`, and in the class, the names of its states."""
-        # Before the input: a state in it is named after the result that it becomes.
-        self._name_results_of_calls()
-        self.unpacked = self._unpack_input()
+        """Add the statements of all steps, and `return`, to those that unpack lists in the input."""
+        if self.input.unpacked:
+            for path, variable in self.input.variables.items():
+                self._element_variables[Ref(INPUT.step, path)] = variable
+        else:
+            self._expressions[INPUT.step] = ast.Name(self.input.argument)
         for number, step in enumerate(self._block.steps):
             if number and step is not None:  # step 0 is the input
                 self._write(number, step)
         self.statements.append(ast.Return(self._result()))
-        # By these, the writers of classes that call this one name what they pass to it and what it returns.
-        self._block.state_names = self._input_state_names()
-        self._block.result_names = self._result_state_names()
 
     def _result(self) -> ast.expr:
         """Return the expression after `return`: a tuple in a class with a state, else what Lua's module returns."""
@@ -350,247 +146,18 @@ class Writer:
         """Return the names and statements as text, equal for classes whose `forward` is the same."""
         lines_of_statements = [line for statement in self.statements for line in lines(statement, 0)]
         further = "*_" if self._block.ignores_further_inputs else ""
-        return "\n".join((*lines_of_statements, *self.unpacked, further, self.source))
+        return "\n".join((*lines_of_statements, *self.input.unpacked, further, self.input.argument))
 
     def reads(self, name: str) -> bool:
         """Return whether a variable is used in the statements."""
         return any(name in names_in(statement) for statement in self.statements)
-
-    def _unpack_input(self) -> list[str]:
-        """Give the elements of the input variables, if it is used in no other way: `a, b = inputs`.
-
-        `source` is set, and if the input is not unpacked, its expression: an element is then written `inputs[0]`.
-
-        Returns:
-            The names of all elements, `_` for one without use; empty if the input is not unpacked.
-        """
-        block = self._block
-        read_paths = {ref.path for _, ref in block.links() if ref.is_in_input}
-        is_any_element_read = any(read_paths)  # an empty path is the input as a whole
-        # A damaged file may use an element that is none of the list's.
-        is_read_by_element = all(path and path[0] in range(block.input_count) for path in read_paths)
-        is_unpacked = is_read_by_element and 0 < block.input_count <= _MOST_UNPACKED
-        if is_unpacked or is_any_element_read or block.input_kind.is_list:
-            self.source = "inputs"  # "input" until here
-        if not is_unpacked:
-            self._expressions[INPUT.step] = ast.Name(self.source)
-            return []
-        self._unpack_elements(read_paths)
-        return [self._input_variables.get((index,), "_") for index in range(block.input_count)]
-
-    def _unpack_elements(self, read_paths: set[ElementPath]) -> None:
-        """Set the variables of what is read of the input, and add a statement for each list in it: `h, c = b`.
-
-        Args:
-            read_paths: the elements of the input, and deeper ones, that are read.
-        """
-        lists = self._lists_to_unpack(read_paths)
-        all_paths: list[ElementPath] = [(index,) for index in range(self._block.input_count)]
-        for index, length in lists:
-            all_paths += [(index, inner) for inner in range(length)]
-        # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and
-        # to unpack it, (1,) has to be a variable too.
-        used_beginnings = {path[:1] for path in read_paths} | {path[:2] for path in read_paths}
-        used_paths = [path for path in all_paths if path in used_beginnings]
-        self._name_inputs(used_paths, all_paths, self._input_state_names())
-        for index, length in lists:
-            self._unpack_list(index, length)
-
-    def _unpack_list(self, index: int, length: int) -> None:
-        """Add the statement that unpacks an element of the input, which has a variable: `h, c = b`.
-
-        Args:
-            index: of the element in the input.
-            length: number of its elements; those without use become `_`.
-        """
-        names = [self._input_variables.get((index, inner), "_") for inner in range(length)]
-        targets = ast.Tuple([*map(dotted, names)])
-        self.statements.append(ast.Assign([targets], dotted(self._input_variables[index,])))
-
-    def _lists_to_unpack(self, paths: set[ElementPath]) -> list[tuple[int, int]]:
-        """Return the elements of the input that are lists to unpack: the index of each, and its number of elements.
-
-        Args:
-            paths: those of the input that are read.
-        """
-        if self._block.is_stateful:  # a state may be None, and is never unpacked
-            return []
-        lists = [
-            (index, length)
-            for index, length in self._block.list_lengths.items()
-            if self._is_only_read_by_element(index, length, paths)
-        ]
-        return sorted(lists)
-
-    def _is_only_read_by_element(self, index: int, length: int, paths: set[ElementPath]) -> bool:
-        """Return whether an element of the input, a list, is used by its elements alone, and has few enough for a line.
-
-        Args:
-            index: of the list in the input.
-            length: the number of its elements.
-            paths: those of the input that are read.
-        """
-        paths_inside = [path[1:] for path in paths if path[:1] == (index,)]
-        if not paths_inside or length > _MOST_INNER_NAMES:
-            return False
-        # An empty path is the element as a whole.
-        return all(path and path[0] in range(length) for path in paths_inside)
-
-    def _name_inputs(
-        self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
-    ) -> None:
-        """Give what is used of the input its variables, and note how long they are in use.
-
-        Args:
-            used_paths: the elements of the input, and of lists in it, that are used.
-            all_paths: all elements of the input, and of lists in it.
-            states: the names of those that are states of cells.
-        """
-        names = self._names_of_inputs(used_paths, all_paths, states)
-        for path in used_paths:
-            name = names[path]
-            # The next state may have the name of the last one, as may any value of a class with a state, whose inputs
-            # are arguments; other inputs keep theirs to the end.
-            may_be_reused = self._block.is_stateful or name == states.get(path)
-            while name in self._input_variables.values() or not free_variable(name, self._class_names):
-                name += "_"
-            self._input_variables[path] = name
-            self._in_use_until[name] = self._last_use_of_input(path) if may_be_reused else len(self._block.steps)
-
-    def _names_of_inputs(
-        self, used_paths: list[ElementPath], all_paths: list[ElementPath], states: dict[ElementPath, str]
-    ) -> dict[ElementPath, str]:
-        """Return names for what is used of the input: the user's, by its use in cells, or x, or x1, x2, … in turn.
-
-        Two may be the same, or reserved: `_name_inputs` changes these. There may be names for other elements, too.
-
-        Args:
-            used_paths: the elements of the input, and of lists in it, that are used.
-            all_paths: all elements of the input, and of lists in it.
-            states: the names of those that are states of cells.
-        """
-        names = {**states, **self._block.input_names}  # the user's come last, and win
-        elements_of_lists: dict[ElementPath, list[ElementPath]] = {}
-        for path in all_paths:
-            if len(path) == 2:
-                elements_of_lists.setdefault(path[:1], []).append(path)
-        for path_of_list, elements in elements_of_lists.items():
-            if all(element in states for element in elements):  # a list of states and of nothing else
-                names.setdefault(path_of_list, "state")
-        unnamed = [path for path in used_paths if path not in names]
-        if len(unnamed) == 1:
-            names[unnamed[0]] = "x"
-        else:
-            names.update((path, f"x{number}") for number, path in enumerate(unnamed, 1))
-        return names
-
-    def _input_variable(self, path: ElementPath) -> tuple[ast.expr, ElementPath]:
-        """Return the variable of the longest beginning of a path in the unpacked input, and the rest of the path."""
-        size = 2 if path[:2] in self._input_variables else 1  # 2 in a list that is unpacked, too
-        return dotted(self._input_variables[path[:size]]), path[size:]
-
-    def _input_state_names(self) -> dict[ElementPath, str]:
-        """Return the names of the inputs that are states of cells, by their paths; the first cell names its state."""
-        names: dict[ElementPath, str] = {}
-        for step in self._block.steps:
-            if step is None or not step.result_names:  # no cell, and no class with any
-                continue
-            # A module takes a list as one operand, an expression its elements.
-            first_operand = step.operands[0]
-            operands = first_operand if isinstance(first_operand, list) else step.operands
-            called_class = _class_called_by(step)
-            if called_class is not None:
-                # Known, as classes that others contain are written first.
-                state_names = [called_class.state_names.get((index,), "") for index in range(len(operands))]
-            else:
-                # The input of a cell, then its states, of which it returns the next ones.
-                state_names = ["", *step.result_names]
-            for state_name, value in zip(state_names, operands):
-                if state_name and isinstance(value, Ref) and value.is_in_input:
-                    names.setdefault(value.path, self._numbered_state(step, state_name))
-        return names
-
-    def _name_results_of_calls(self) -> None:
-        """Give results of other classes that are states of cells names of their own, where each can have a variable."""
-        for number, step in enumerate(self._block.steps):
-            if step is None or step.suggested_name:
-                continue
-            called_class = _class_called_by(step)
-            if called_class is None or not any(called_class.result_names):
-                continue
-            if self._can_have_variables(number, len(called_class.result_names)):
-                step.result_names = called_class.result_names
-
-    def _can_have_variables(self, number: int, count: int) -> bool:
-        """Return whether the results of a step, given by its number, can be assigned to as many variables.
-
-        A single result has to be used as it is; several only one by one, not as the list that the class returns, and
-        counted from the front: no variable would be found for the element -1.
-        """
-        used_elements = self._used_elements.get(number, set())
-        is_used_whole = () in used_elements
-        if count == 1:
-            return is_used_whole
-        # A damaged file may use an element that is none of them.
-        return not is_used_whole and all(index in range(count) for (index,) in used_elements)
-
-    def _result_state_names(self) -> tuple[str, ...]:
-        """Return the names of the results that are states of cells, empty for other results.
-
-        There is one for each element of a returned list, and one for any other result. For a list of one there is none:
-        it would be taken for that of a result that is no list.
-        """
-        result = self._block.result
-        if not isinstance(result, list):
-            return (self._name_as_state(result),)
-        if len(result) == 1:
-            return ()
-        return tuple(map(self._name_as_state, result))
-
-    def _name_as_state(self, value: Value) -> str:
-        """Return the name of a value that the class returns, if it is a state of a cell; otherwise an empty one."""
-        if not isinstance(value, Ref):
-            return ""
-        step = self._block.steps[value.step]
-        if step is None or not step.result_names:
-            return ""
-        if len(step.result_names) == 1:
-            # The state is the whole result of the step; an element of it has no name.
-            (state_name,) = step.result_names
-            return "" if value.path else self._numbered_state(step, state_name)
-        # The result of the step is a list with a state in each place.
-        if len(value.path) != 1:
-            return ""
-        (index,) = value.path
-        return self._numbered_state(step, step.result_names[int(index)])
-
-    def _numbered_state(self, step: Step, state_name: str) -> str:
-        """Return the name of a state of a cell, with the number of its module: `h2` of `lstm2`.
-
-        The name of a state of a class, which contains cells, may have a number already.
-        """
-        if not state_name or state_name[-1].isdigit():
-            return state_name
-        module_name = step.attribute.name if step.attribute is not None else ""
-        number = module_name[len(module_name.rstrip("0123456789")) :]
-        return state_name + number
-
-    def _last_use_of_input(self, path: ElementPath) -> int:
-        """Return the number of the last step that reads an element of the input; 0 if none does.
-
-        Args:
-            path: of the element.
-        """
-        # A longer path leads into the element.
-        steps = [number for number, ref in self._block.links() if ref.is_in_input and ref.path[: len(path)] == path]
-        return max(steps, default=0)
 
     def _write(self, number: int, step: Step) -> None:
         """Write a step: as an assignment, or as an expression to be part of a later statement (`_pending`).
 
         Args:
             number: of the step.
-            step: the step; after `tidy`.
+            step: the step.
         """
         changes_shared_memory = self._shared_memory.is_changed_by(step)
         if changes_shared_memory:
@@ -601,21 +168,27 @@ class Writer:
         # The expressions of the operands are parts of this one now.
         for ref in refs(step.operands):
             self._end_pending(ref.step)
+        is_used = number in self._last_use
         if step.result_names:
             self._assign_results(number, step, node)
-        elif number in self._uses:
+        elif is_used:
             self._begin_pending(number, node)
             # A change has to be made at once.
-            if self._uses[number] > 1 or _needs_name(step) or changes_shared_memory:
+            if self._shared_memory.uses[number] > 1 or _needs_name(step) or changes_shared_memory:
                 self._assign_variable(number)
-        elif changes_shared_memory:  # without a use of its value
+        elif changes_shared_memory:  # else the step has no effect
             self.statements.append(ast.Expr(node))
 
     def _begin_pending(self, number: int, node: ast.expr) -> None:
         """Note the expression of a step, given by its number, that has no variable yet."""
         self._expressions[number] = node
         self._pending[number] = names_in(node)
-        self._pending_reads.update(self._pending[number])
+        self._variables.begin_reading(self._pending[number])
+
+    def _end_pending(self, number: int) -> None:
+        """Note that a value is no longer pending: it is part of another expression now, or has a variable."""
+        if number in self._pending:
+            self._variables.end_reading(self._pending.pop(number))
 
     def _assign_results(self, number: int, step: Step, node: ast.expr) -> None:
         """Assign the results of a recurrent layer to a variable each, those without use to `_`.
@@ -626,34 +199,21 @@ class Writer:
             node: its expression.
         """
         used_elements = self._used_elements.get(number, set())
-        is_used_whole = () in used_elements  # an only result, which is no list
+        # A single result is the whole; of several, the whole is never used (`name_results_of_calls`).
+        is_single = len(step.result_names) == 1
         variables: list[str] = []
         for index, state_name in enumerate(step.result_names):
-            if not is_used_whole and (index,) not in used_elements:
+            is_used = bool(used_elements) if is_single else (index,) in used_elements
+            if not is_used:
                 variables.append("_")
                 continue
-            choices: Iterable[str] = _VARIABLES
-            if state_name:
-                choices = self._choices_for_state(self._numbered_state(step, state_name))
-            variable = self._first_free(choices, number)
+            choices = _choices_for_state(numbered_state(step, state_name)) if state_name else _VARIABLES
+            # In use as long as any of the results is.
+            variable = self._variables.take(choices, number, until=self._last_use[number])
             variables.append(variable)
-            # As long as any of the results is used.
-            self._in_use_until[variable] = self._last_use[number]
-        self._result_variables[number] = variables
+            self._element_variables[Ref(number, () if is_single else (index,))] = variable
         targets = [dotted(variable) for variable in variables]
-        self.statements.append(ast.Assign([ast.Tuple(targets) if len(targets) > 1 else targets[0]], node))
-
-    def _choices_for_state(self, state: str) -> Iterator[str]:
-        """Yield names for the next value of a state, the best first: `h`, `next_h`, `h_2`, `h_3`, …"""
-        yield state
-        yield f"next_{state}"
-        for number in range(2, _MOST_VARIABLES):
-            yield f"{state}_{number}"
-
-    def _end_pending(self, number: int) -> None:
-        """Note that a value is no longer pending: it is part of another expression now, or has a variable."""
-        if number in self._pending:
-            self._pending_reads.subtract(self._pending.pop(number))
+        self.statements.append(ast.Assign([targets[0] if is_single else ast.Tuple(targets)], node))
 
     def _expression_of_step(self, step: Step) -> ast.expr:
         """Return the expression of a step, after as many operands got variables, the longest first, as make it short.
@@ -661,7 +221,7 @@ class Writer:
         Operands of few letters are always part of the expression, which may stay too long.
         """
         lengths: dict[int, int] = {}
-        """The lengths of the operands that have no variables, by the numbers of their steps."""
+        """The lengths of the pending operands, by the numbers of their steps."""
         for ref in refs(step.operands):
             if ref.step in self._pending:
                 lengths[ref.step] = len(text_of(self._expressions[ref.step]))
@@ -688,46 +248,21 @@ class Writer:
         """Return the expression of a value: a variable, an element of one, or a pending expression."""
         if isinstance(value, list):
             return ast.List([*map(self._expression_of_value, value)])
-        result_variables = self._result_variables.get(value.step, [])
-        if value.is_in_input and self.unpacked:
-            node, path = self._input_variable(value.path)
-        elif len(result_variables) > 1:  # each element of the result has one, so that the whole is never used
-            index_of_result, *path_in_result = value.path
-            node = dotted(result_variables[int(index_of_result)])
-            path = tuple(path_in_result)
-        elif result_variables:
-            node = dotted(result_variables[0])
-            path = value.path
-        else:
-            node = self._expressions[value.step]
-            path = value.path
+        node, path = self._longest_part_with_expression(value)
         for index in path:
             node = ast.Subscript(node, expression(index))
         return node
 
-    def _is_free(self, name: str, number: int) -> bool:
-        """Return whether the result of a step, given by its number, can have a name."""
-        if self._in_use_until.get(name, 0) > number or self._pending_reads[name]:
-            return False
-        return free_variable(name, self._class_names)
+    def _longest_part_with_expression(self, ref: Ref) -> tuple[ast.expr, ElementPath]:
+        """Return the expression of an element, or of the smallest value around it with one, and the path from there.
 
-    def _first_free(self, choices: Iterable[str], number: int) -> str:
-        """Return the first of several names that the result of a step can have.
-
-        Args:
-            choices: the names, the best first.
-            number: of the step.
-
-        Raises:
-            LimitError: all are in use.
+        An element of a list in the input may have a variable, an element of a result, or the result as a whole.
         """
-        for name in choices:
-            if self._is_free(name, number):
-                return name
-        raise LimitError(
-            f"a forward method with more than {_MOST_VARIABLES} values at a time cannot be written",
-            path=self._block.spec.path,
-        )
+        for length in (2, 1, 0):
+            variable = self._element_variables.get(Ref(ref.step, ref.path[:length]))
+            if variable is not None:
+                return dotted(variable), ref.path[length:]
+        return self._expressions[ref.step], ref.path
 
     def _assign_variable(self, number: int) -> None:
         """Assign a pending value to a variable: with the user's name, or x, y, z, x1, … in turn.
@@ -744,194 +279,20 @@ class Writer:
             # These are suggested for each value of their kind, others once.
             choices += [f"{step.suggested_name}{suffix}" for suffix in range(2, _MOST_LISTS_OF_PARTS)]
         choices += _VARIABLES
-        name = self._first_free(choices, number)
-        self._in_use_until[name] = self._last_use[number]
+        name = self._variables.take(choices, number, until=self._last_use[number])
         self.statements.append(ast.Assign([dotted(name)], self._expressions[number]))
         self._expressions[number] = dotted(name)
 
 
-# Classes that differ only in numbers
-
-_NAMES_OF_EQUAL_SIZES = {
-    frozenset(("in_channels", "out_channels")): "channels",
-    frozenset(("in_features", "out_features")): "features",
-}
-"""The name of a parameter that is both of two arguments of a layer."""
+def _needs_name(step: Step) -> bool:
+    """Return whether the value of a step needs a variable for its name: not if its module has the same."""
+    has_name = step.suggested_name != ""
+    return has_name and (step.attribute is None or step.attribute.name != step.suggested_name)
 
 
-def merge_alike(blocks: list[CodeBlock], class_names: frozenset[str]) -> list[CodeBlock]:
-    """Choose one of the blocks that differ only in numbers as their class, with parameters, and set its name.
-
-    Args:
-        blocks: all blocks, those that others contain first; the model's own is the last.
-        class_names: names of other classes in the same source.
-
-    Returns:
-        The classes, those that others contain first; all calls are of these now, with arguments.
-    """
-    users = _users_of(blocks)
-    classes: list[CodeBlock] = []
-    last_numbers: Counter[str] = Counter()
-    """The number in the last class name given, by base name."""
-    # Inner classes first: those that contain them are compared by the names of what they call.
-    for blocks_of_height in _by_height(blocks):
-        for group in _groups_alike(blocks_of_height):
-            first = group[0]
-            first.name = _next_class_name(first.base_name, last_numbers, class_names)
-            classes.append(first)
-            _parametrize(group, users)  # from here on all calls are of the first
-    _drop_needless_numbers(classes, class_names)
-    for calls in users.values():
-        for call in calls:
-            call.name = call.block.name
-    return classes
-
-
-def _users_of(blocks: list[CodeBlock]) -> dict[int, list[Construction]]:
-    """Return the constructions of each block, by its id; of one that none of these constructs, nothing."""
-    users: dict[int, list[Construction]] = {}
-    for block in blocks:
-        for call in _calls_of_classes(block):
-            users.setdefault(id(call.block), []).append(call)
-    return users
-
-
-def _next_class_name(base_name: str, last_numbers: Counter[str], class_names: frozenset[str]) -> str:
-    """Return the base name with the next number that no other class has, and note that in `last_numbers`."""
-    last_numbers[base_name] += 1
-    while f"{base_name}{last_numbers[base_name]}" in class_names:
-        last_numbers[base_name] += 1
-    return f"{base_name}{last_numbers[base_name]}"
-
-
-def _drop_needless_numbers(classes: list[CodeBlock], class_names: frozenset[str]) -> None:
-    """Name a class that is the only one of its base name without a number; arguments as for `merge_alike`."""
-    counts = Counter(block.base_name for block in classes)
-    *inner, model = classes
-    for block in inner:
-        if counts[block.base_name] == 1 and block.base_name not in class_names:
-            block.name = block.base_name
-    model.name = model.base_name  # `Model`, as `load` has it: no other class has this name, see `TAKEN`
-
-
-def _calls_of_classes(block: CodeBlock) -> list[Construction]:
-    """Return the constructions in a class whose classes are in the same source."""
-    return [call for call in block.constructions() if call.block is not None]
-
-
-def _by_height(blocks: list[CodeBlock]) -> list[list[CodeBlock]]:
-    """Group blocks by the length of the longest chain of blocks inside them, those without any first.
-
-    Args:
-        blocks: all blocks, those that others contain first.
-    """
-    heights: dict[int, int] = {}
-    levels: dict[int, list[CodeBlock]] = {}
-    for block in blocks:
-        height = 1 + max((heights[id(call.block)] for call in _calls_of_classes(block)), default=0)
-        heights[id(block)] = height
-        levels.setdefault(height, []).append(block)
-    return [level for _, level in sorted(levels.items())]
-
-
-def _groups_alike(blocks: list[CodeBlock]) -> Iterable[list[CodeBlock]]:
-    """Group blocks that differ only in numbers; the blocks inside them are merged already, and have their names."""
-    groups: dict[str, list[CodeBlock]] = {}
-    for block in blocks:
-        modules = [f"{item.name}={_without_numbers(item.call)}" for item in block.attributes]
-        # Writing it also sets the names of its states, by which outer classes are written.
-        text = "\n".join((block.base_name, *modules, Writer(block).text()))
-        groups.setdefault(text, []).append(block)
-    return groups.values()
-
-
-def _without_numbers(value: Any) -> str:
-    """Return a construction or literal as text, with 0 for each number."""
-    if isinstance(value, Construction):
-        name = value.block.name if value.block is not None else value.name
-        arguments = [f"{place}={_without_numbers(argument)}" for place, argument in value.arguments()]
-        return f"{name}({', '.join(arguments)})"
-    return "0" if _is_numeric(value) else repr(value)
-
-
-def _is_numeric(value: Any) -> bool:
-    """Return whether a literal is a number or a tuple of numbers."""
-    if isinstance(value, tuple):
-        return all(map(_is_numeric, value))
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _parametrize(group: list[CodeBlock], users: dict[int, list[Construction]]) -> None:
-    """Make the numbers that differ within a group parameters of its first block, and arguments of all calls.
-
-    Args:
-        group: blocks that differ in numbers only; the first one is kept and modified.
-        users: the constructions of each block, by its id; they are modified.
-    """
-    first = group[0]
-    parameters: dict[str, list[Any]] = {}
-    """The value of each parameter in each block, by the parameter's name."""
-    for literal in _differing_literals(group):
-        name = _parameter_name(literal, parameters)
-        parameters[name] = literal.values
-        for owner, place in literal.places:
-            owner.replace_argument(place, dotted(name))
-    first.parameters = {name: _annotation(values) for name, values in parameters.items()}
-    # Calls of the others become calls of the first, each with the values of its own block.
-    for number, block in enumerate(group):
-        for call in users.get(id(block), ()):
-            call.block = first
-            call.args = [values[number] for values in parameters.values()]
-            call.arg_names = tuple(parameters)
-
-
-@define(eq=False)
-class _Literal:
-    """A literal that differs between blocks of a group.
-
-    Attributes:
-        values: its value in each block.
-        places: where it is in the first block: a construction, and the position or keyword of its argument.
-    """
-
-    values: list[Any]
-    places: list[tuple[Construction, int | str]]
-
-
-def _differing_literals(group: list[CodeBlock]) -> list[_Literal]:
-    """Return the literals that differ between blocks that differ in numbers only, and so have equally many literals.
-
-    Literals that are equal to each other in every block are one, with several places.
-    """
-    literals_of_blocks = [[literal for item in block.attributes for literal in item.call.literals()] for block in group]
-    # By texts of the values, as 1, 1.0 and True are equal, but not the same.
-    differing: dict[tuple[str, ...], _Literal] = {}
-    for occurrences in zip(*literals_of_blocks):
-        values = [value for _, _, value in occurrences]
-        texts = tuple(map(repr, values))
-        if len(set(texts)) == 1:  # the same in all blocks
-            continue
-        owner, place, _ = occurrences[0]  # in the first block
-        differing.setdefault(texts, _Literal(values, [])).places.append((owner, place))
-    return list(differing.values())
-
-
-def _parameter_name(literal: _Literal, taken_names: Collection[str]) -> str:
-    """Return a name for the parameter that replaces a literal, after the first argument that it is: `channels2`."""
-    # Empty where the class does not name its arguments.
-    argument_names = [owner.argument_name(place) for owner, place in literal.places]
-    # The first two places are in one layer if it keeps the number of channels or features.
-    name = _NAMES_OF_EQUAL_SIZES.get(frozenset(argument_names[:2]))
-    if name is None:
-        name = next(filter(None, argument_names), "size")
-    number = 2
-    while name in taken_names:
-        name = f"{name.rstrip('0123456789')}{number}"
-        number += 1
-    return name
-
-
-def _annotation(values: list[Any]) -> str:
-    """Return the type of a parameter with these values."""
-    kinds = {"tuple[int, ...]" if isinstance(value, tuple) else type(value).__name__ for value in values}
-    return " | ".join(sorted(kinds))
+def _choices_for_state(state: str) -> Iterator[str]:
+    """Yield names for the next value of a state, the best first: `h`, `next_h`, `h_2`, `h_3`, …"""
+    yield state
+    yield f"next_{state}"
+    for number in range(2, _MOST_VARIABLES):
+        yield f"{state}_{number}"

@@ -15,8 +15,8 @@ from ..data import define
 from ..nn.kinds import ANY, TENSOR, Kind
 from ..nn.mapping import ModuleSpec
 from ..nn.pieces import STATEFUL
-from .code import Construction, Write, sequential
-from .idioms import Form
+from .code import Construction, Write, applied, sequential
+from .forms import Form
 
 ElementPath: TypeAlias = "tuple[int | str, ...]"
 """Selected elements, one inside the other: numbers from 0, or names."""
@@ -58,21 +58,21 @@ class Attribute:
 
     Attributes:
         base_name: its name without a number: `conv` of `conv2`.
-        calls: the constructions of the modules, in sequence.
+        constructions: the constructions of the modules, in sequence.
         stays_separate: whether it is never joined with others into a Sequential, because several steps use it, or the
             user named it.
         name: its final name; empty until `tidy` numbers those of one base name.
     """
 
     base_name: str
-    calls: list[Construction]
+    constructions: list[Construction]
     stays_separate: bool = False
     name: str = ""
 
     @property
-    def call(self) -> Construction:
+    def construction(self) -> Construction:
         """Return the construction of the whole."""
-        return self.calls[0] if len(self.calls) == 1 else sequential(self.calls)
+        return self.constructions[0] if len(self.constructions) == 1 else sequential(self.constructions)
 
 
 @define(eq=False)
@@ -110,6 +110,11 @@ class Step:
     result_names: tuple[str, ...] = ()
     suggested_name: str = ""
     is_node_name: bool = False
+
+    @property
+    def called_module(self) -> Attribute | None:
+        """The module that it calls, and no more than that; `None` if there are operations around it, or no module."""
+        return self.attribute if self.write is applied else None
 
 
 def refs(value: Value) -> Iterator[Ref]:
@@ -190,7 +195,18 @@ class CodeBlock:
         """Count the uses of each step's result."""
         return Counter(ref.step for _, ref in self.links())
 
+    def last_uses(self) -> dict[int, int]:
+        """Return the last step that uses the result of each step that is used; `links` says what the numbers are."""
+        return {ref.step: number for number, ref in self.links()}  # the last replaces all earlier ones
+
+    def used_elements(self) -> dict[int, set[ElementPath]]:
+        """Return what is used of the result of each step: elements, as paths of one index, or the whole, `()`."""
+        elements: dict[int, set[ElementPath]] = {}
+        for _, ref in self.links():
+            elements.setdefault(ref.step, set()).add(ref.path[:1])
+        return elements
+
     def constructions(self) -> Iterator[Construction]:
         """Yield all constructions in it, outer ones first."""
         for attribute in self.attributes:
-            yield from attribute.call.with_inner()
+            yield from attribute.construction.with_inner()

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from attrs import asdict
 
-from ..codegen.generate import MADE_BY, Generated, generate
+from ..codegen.generate import Generated, generate
+from ..codegen.page import MADE_BY
 from ..conversion.beside import beside, config_text
 from ..conversion.options import (
     AT,

@@ -6,6 +6,8 @@ Outcomes are written in groups, each a transaction; a killed run loses its last 
 converted again.
 
 No function holds the records of all files: a zoo may have millions. They are read and written in batches by name.
+
+Names of files need not be valid UTF-8: SQLite has such a name as bytes, see `_text_for_sqlite`.
 """
 
 from __future__ import annotations
@@ -187,7 +189,7 @@ def _row_of(record: Record) -> list[Any]:
 
 
 def _text_from_sqlite(value: str | bytes) -> str:
-    """Return the text that `_text_for_sqlite` stored."""
+    """Return the text that `_text_for_sqlite` stored; a surrogate that is none of `surrogateescape` becomes three."""
     return value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")
 
 
@@ -229,9 +231,24 @@ CREATE TEMP TABLE todo (position INTEGER PRIMARY KEY, number INTEGER NOT NULL);
 `identities` are theirs on the disk, if these were asked for; `todo` the numbers of those to convert, in this order."""
 
 
+@define(frozen=True)
+class Mark:
+    """The mark of a *fresh* input: one that is new, or to be converted again.
+
+    Attributes:
+        name: of the input.
+        format: the likely format of its content; empty for a file that is not a model.
+        reason: what it is instead.
+    """
+
+    name: str
+    format: str = ""
+    reason: str = ""
+
+
 @define
 class Fresh:
-    """An input that is new, or to be converted again.
+    """A fresh input, with its mark and what the journal knows of earlier runs.
 
     Attributes:
         record: the input as it is in the sources now, without what the journal knows about it.
@@ -289,7 +306,7 @@ class Journal:
             sqlite3.OperationalError: another run has it open (`locked`), or it cannot be opened.
             sqlite3.DatabaseError: it is no database.
         """
-        # Transactions begin where we say (`isolation_level`).
+        # Transactions begin where we say (`isolation_level`), and `_lock` keeps threads apart (`check_same_thread`).
         self._database = sqlite3.connect(
             self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -346,7 +363,7 @@ class Journal:
     # Facts and records
 
     def fact(self, name: str) -> Any:
-        """Return a fact about the zoo as a whole (see `set_facts`), `None` if it is unknown."""
+        """Return a fact about the zoo as a whole, as `set_facts` stored it; `None` if it is unknown."""
         with self._reading():
             row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         if row is None:
@@ -360,7 +377,7 @@ class Journal:
         self._database.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", lines)
 
     def query(self, text: str, *values: Any) -> list[Any]:
-        """Return all rows of a query, which must be few, as they are in memory together.
+        """Return all rows of a query, which must be few, as they are in memory together; a text may be bytes in them.
 
         Args:
             text: the query, in SQL.
@@ -397,7 +414,7 @@ class Journal:
             columns: what is asked for; the name comes before.
             table: the table that has the names.
             condition: of the rows, in SQL.
-            joined: other tables, in SQL.
+            joined: the clause of SQL that joins other tables.
             values: of the condition, for each `?` in it.
         """
         # Names are the keys of these tables: each batch begins behind the last name of the one before.
@@ -441,22 +458,24 @@ class Journal:
             inputs: as `find_inputs` yields them.
 
         Raises:
-            ModelError: two inputs have the same name.
+            ModelError: two different files have the same name.
         """
         for batch in batches(inputs):
             lines = [
                 (_text_for_sqlite(item.name), _text_for_sqlite(item.place), item.bytes, item.stamp, item.claimed)
                 for item in batch
             ]
-            # The last two columns, format and reason, are for `mark_fresh`. Of inputs of one name the first stays.
-            added = self._database.executemany(
-                "INSERT OR IGNORE INTO inputs VALUES (?, ?, ?, ?, ?, NULL, NULL)", lines
-            ).rowcount
-            if added < len(lines):
+            # Of inputs of one name the first stays.
+            insert = "INSERT OR IGNORE INTO inputs (name, place, bytes, stamp, claimed) VALUES (?, ?, ?, ?, ?)"
+            added_count = self._database.executemany(insert, lines).rowcount
+            if added_count < len(lines):
                 self._check_same_places(batch)
 
     def _check_same_places(self, inputs: list[Record]) -> None:
         """Refuse different files with one name; the same file may be listed by several sources.
+
+        Args:
+            inputs: some of which are not in the table `inputs`, as their names were there already.
 
         Raises:
             ModelError: another place than that of an input is in the table under its name.
@@ -478,25 +497,21 @@ class Journal:
             number, *_ = recorded  # without a record, all columns of `files` are null
             yield present, None if number is None else _record_of(recorded)
 
-    def mark_fresh(self, marks: Iterable[tuple[str, str, str]]) -> None:
-        """Mark inputs as new, or to be converted again; `fresh` returns them.
-
-        Args:
-            marks: of each input its name, the likely format, and what it is if it is not a model; one of the last two
-                is empty.
-        """
-        lines = [(kind, reason, _text_for_sqlite(name)) for name, kind, reason in marks]
+    def mark_fresh(self, marks: Iterable[Mark]) -> None:
+        """Mark inputs as fresh, which `fresh` yields."""
+        lines = [(mark.format, mark.reason, _text_for_sqlite(mark.name)) for mark in marks]
         self._database.executemany("UPDATE inputs SET format = ?, reason = ? WHERE name = ?", lines)
 
     def fresh(self) -> Iterator[Fresh]:
-        """Yield the inputs that `mark_fresh` has marked, which gives them a format, by name.
+        """Yield the inputs that `mark_fresh` has marked, by name.
 
-        Changes of `files` meanwhile do not matter, but for what is said of inputs that are still to come.
+        Records may be stored meanwhile: those of inputs that were yielded already change nothing here.
         """
         of_input = "inputs.place, inputs.bytes, inputs.stamp, inputs.claimed"
         columns = f"{of_input}, inputs.format, inputs.reason, files.number, files.output, files.ours"
         joined = "LEFT JOIN files ON files.name = inputs.name"
-        rows = self._by_name(columns, "inputs", "format IS NOT NULL", joined)
+        is_marked = "format IS NOT NULL"  # a mark gives a format, if only an empty one
+        rows = self._by_name(columns, "inputs", is_marked, joined)
         for name, place, size, stamp, claimed, kind, reason, number, output, ours in rows:
             # A new input has no line in `files`, whose columns are null then. Numbers of lines begin at 1.
             yield Fresh(
@@ -531,16 +546,17 @@ class Journal:
         return Names(count, [_text_from_sqlite(name) for (name,) in first])
 
     def plan_work(self, large: int, most: int | None) -> tuple[int, int]:
-        """Choose the files to convert; return their number and total size.
+        """Choose the files that `work` yields; return their number and total size.
 
-        Large files come first, so that no worker is left alone with one at the end; the others are in order of name.
+        Large files come first, the largest before others, so that no worker is left alone with one at the end. The
+        others are in order of name.
 
         Args:
             large: bytes from which on a file is large.
-            most: maximum number of files.
+            most: maximum number of files; `None` for all that are planned.
         """
         order = f"CASE WHEN bytes >= {large} THEN -bytes ELSE 0 END, name"
-        limit = -1 if most is None else most  # SQLite: no limit
+        limit = -1 if most is None else most  # -1 is no limit for SQLite
         chosen = f"SELECT number FROM files WHERE status = '{PLANNED}' ORDER BY {order} LIMIT {limit}"
         with self.transaction():
             self._database.execute("DELETE FROM todo")
@@ -592,18 +608,22 @@ class Journal:
             The files of each content, and the number of all files that have the content of another.
         """
         # Empty files are equal, and nobody needs to know.
-        equal = f"SELECT hash, count(*) AS files, min(name) AS first FROM files WHERE {PRESENT} AND bytes > 0"
+        has_content = f"{PRESENT} AND bytes > 0 AND hash != ''"
+        # A row for each content of several files.
         self.execute("CREATE TEMP TABLE twins (hash TEXT PRIMARY KEY, files INTEGER, first TEXT) WITHOUT ROWID")
-        self.execute(f"INSERT INTO twins {equal} AND hash != '' GROUP BY hash HAVING count(*) > 1")
-        contents = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
-        twins = {key: Names() for (key,) in contents}
-        if twins:
-            placeholders = ", ".join("?" * len(twins))
-            condition = f"{PRESENT} AND bytes > 0 AND hash IN ({placeholders})"
-            for name, key in self._by_name("hash", "files", condition, values=twins):
-                twins[key].add(_text_from_sqlite(name))
-        ((total,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
-        return list(twins.values()), total
+        self.execute(
+            "INSERT INTO twins SELECT hash, count(*) AS files, min(name) AS first FROM files "
+            f"WHERE {has_content} GROUP BY hash HAVING count(*) > 1"
+        )
+        most_frequent = self.query(f"SELECT hash FROM twins ORDER BY files DESC, first LIMIT {most}")
+        names_by_hash = {checksum: Names() for (checksum,) in most_frequent}
+        if names_by_hash:
+            placeholders = ", ".join("?" * len(names_by_hash))
+            condition = f"{has_content} AND hash IN ({placeholders})"
+            for name, checksum in self._by_name("hash", "files", condition, values=names_by_hash):
+                names_by_hash[checksum].add(_text_from_sqlite(name))
+        ((count_of_all,),) = self.query("SELECT coalesce(sum(files), 0) FROM twins")
+        return list(names_by_hash.values()), count_of_all
 
     def with_twins(self) -> Iterator[tuple[Record, Names | None]]:
         """Yield all files by name, each with a sample of the files of its content; `None` if no other has it."""
@@ -671,10 +691,11 @@ class Rows(Sequence[Record]):
             indices = range(*place.indices(len(self)))
             if not indices:
                 return []
-            # All between the ends in one query: SQLite finds a place by passing all rows before it.
-            start = min(indices[0], indices[-1])
-            end = max(indices[0], indices[-1]) + 1
-            return self.journal.records_at(start, end - start, PRESENT)[:: indices.step]
+            # All from the lowest to the highest in one query: SQLite finds a place by passing all rows before it. With
+            # a negative step the highest is the first, and the step begins at the end of the list.
+            lowest = min(indices[0], indices[-1])
+            highest = max(indices[0], indices[-1])
+            return self.journal.records_at(lowest, highest - lowest + 1, PRESENT)[:: indices.step]
         index = place if place >= 0 else len(self) + place
         records = self.journal.records_at(index, count=1, condition=PRESENT) if index >= 0 else []
         if not records:

@@ -55,15 +55,13 @@ class OutputNames:
     Args:
         journal: has the names in temporary tables, since there may be millions.
         suffix_of: returns the suffix of the output for the name of an input format.
-
-    Attributes:
-        has_wanted_names: whether `note_wanted_name` was called, and `choose_name` will be.
     """
 
     def __init__(self, journal: Journal, suffix_of: Callable[[str], str]) -> None:
         self._journal = journal
         self._suffix_of = suffix_of
         self.has_wanted_names = False
+        """Whether `note_wanted_name` was called, and `choose_name` will be."""
         self._last_folder = ""
         """The folder whose name was reserved last: names come in order, and most share it with the one before."""
         # The names that are reserved, and how many inputs want each name: all as keys without case.
@@ -82,7 +80,7 @@ class OutputNames:
         return self._journal.execute("INSERT OR IGNORE INTO used VALUES (?)", name.casefold()) > 0
 
     def _reserve_folders(self, name: str) -> None:
-        """Reserve the names of the folders that contain a file: no output may have them."""
+        """Reserve the names of the folders around a file, unless they are: no output may have them."""
         folder, _, _ = name.rpartition("/")
         if folder == self._last_folder:
             return
@@ -117,13 +115,13 @@ class OutputNames:
             kind: its format.
         """
         short = self._short_name(name, kind)
-        ((times,),) = self._journal.query("SELECT times FROM wanted WHERE key = ?", short.casefold())
-        if times == 1 and self._reserve_if_free(short):
+        ((inputs_that_want_it,),) = self._journal.query("SELECT times FROM wanted WHERE key = ?", short.casefold())
+        if inputs_that_want_it == 1 and self._reserve_if_free(short):
             return short
         for longer in self._longer_names(name, kind):
-            # A name that several inputs want goes to none of them. `net` without a suffix, whose longer name is the
-            # short one, `net.pt`, does not get it either.
-            is_wanted_by_several = times > 1 and longer == short
+            # A name that several inputs want goes to none of them, and so not to `net` either, an input without a
+            # suffix, whose longer name is the short one, `net.pt`.
+            is_wanted_by_several = inputs_that_want_it > 1 and longer == short
             if not is_wanted_by_several and self._reserve_if_free(longer):
                 return longer
         raise AssertionError("numbers do not end")

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..data import define
-from ..errors import ModelError, T7BridgeError, UnsupportedError, WriteError
+from ..errors import MissingFileError, ModelError, T7BridgeError, UnsupportedError, WriteError
 from ..io.addresses import ARCHIVES, connect, copy_whole, errors_of, head_of, protocol_of, stamp_of
 from ..io.output import FileOutput, flush_to_disk, is_temporary, temporary_name
 from ..io.platform import READING, flush_file_system
@@ -84,18 +84,18 @@ def identity(place: str) -> Hashable:
     return status.st_dev, status.st_ino
 
 
-def is_inside(place: str, folders: set[Hashable], own: Hashable = None) -> bool:
+def is_inside(place: str, folders: set[Hashable], outside_of: Hashable = None) -> bool:
     """Return whether a place is one of some folders, or inside one.
 
     Args:
         place: path or URL.
         folders: identities of the folders.
-        own: identity of a folder that may be inside them; what is in it does not count.
+        outside_of: identity of a folder in them that does not count, nor what is in it; `None` for none.
     """
     path = real(place)
     while True:
-        folder = identity(path)
-        if folder is not None and folder == own:
+        folder = identity(path)  # `None`, which is in no set of these, if it does not exist yet
+        if folder is not None and folder == outside_of:
             return False
         if folder in folders:
             return True
@@ -240,6 +240,24 @@ def _head(place: str, count: int) -> bytes | None:
         return None
 
 
+def head_if_exists(place: str, count: int) -> bytes | None:
+    """Return the first `count` bytes of a file at a path or URL; `None` if there is no file.
+
+    Raises:
+        OSError: what is at the path cannot be read.
+        T7BridgeError: what is at the URL cannot be read.
+    """
+    path = local_path(place)
+    try:
+        if path is None:
+            with errors_of(place, "read"):
+                return head_of(place, count)
+        with open(path, "rb") as file:
+            return file.read(count)
+    except (FileNotFoundError, MissingFileError):
+        return None
+
+
 # Lists of inputs
 
 
@@ -273,7 +291,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
 
     Args:
         source: path of a file or folder, a pattern, or a URL of one.
-        output: the output folder, whose files are left out.
+        output: the output folder, whose files are left out; empty for none.
         left_out: counts what else is left out, by the keys of `LEFT_OUT`, while the records are listed.
 
     Raises:
@@ -284,7 +302,7 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
     if path is None:
         return _listing_of_url(source, output_path)
     absolute_path = os.path.abspath(path)
-    start = os.path.abspath(_fixed_part(path))  # the folder before the first wildcard
+    start = os.path.abspath(_fixed_part(path))  # the path, or of a pattern the folder before its first wildcard
     name = os.path.basename(start)
     if os.path.isdir(path):
         return Listing(name, _walk(absolute_path, absolute_path, output_path, left_out))
@@ -293,17 +311,23 @@ def list_source(source: str, output: str, left_out: Counter[str]) -> Listing:
         return Listing(name, [record], is_single_file=True)
     if os.path.islink(path):
         raise T7BridgeError("is a link to a file that does not exist", file=path)
-    return Listing(name, _matching(path, start, output_path, left_out))
+    return Listing(name, _matching(path, start, output_path, left_out))  # a pattern, or no file
 
 
 def _listing_of_url(source: str, output_path: str) -> Listing:
-    """Return the files at a URL, but for those in the output folder, whose URL is `output_path`; empty for none."""
+    """Return the files at a URL, but for those in the output folder.
+
+    Args:
+        source: the URL of a file or folder, or a pattern of such, also in an archive.
+        output_path: URL or real path of the output folder; empty for none.
+    """
     records, is_file = _list_remote(source)
     if output_path:
         records = [record for record in records if not real(record.place).startswith(f"{output_path}/")]
-    # In `zip://*.t7::s3://bucket/models.zip`, the archive at the end has the name.
+    # `zip://*.t7::s3://bucket/models.zip` is called `models.zip`, and `s3://bucket/models/` is `models`.
     container = source.split("::")[-1].rstrip("/")
-    return Listing(container.rpartition("/")[2], records, is_file)
+    _, _, name = container.rpartition("/")
+    return Listing(name, records, is_file)
 
 
 def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -> Iterator[Record]:
@@ -319,21 +343,59 @@ def _matching(path: str, start: str, output_path: str, left_out: Counter[str]) -
         T7BridgeError: no file does.
     """
     has_records = False
-    for match in glob.iglob(os.path.abspath(path), recursive=True):
-        # A separator ends both, so that an output folder `out` leaves out itself, but not `out2`.
-        if output_path and f"{os.path.realpath(match)}{os.sep}".startswith(f"{output_path}{os.sep}"):
+    pattern = os.path.abspath(path)
+    listed: set[str] = set()
+    """The folders whose files were yielded. A folder matches before what is in it."""
+    for match in glob.iglob(pattern, recursive=True):
+        if _is_below(match, output_path) or not listed.isdisjoint(_folders_around(match)):
             continue
-        if os.path.isfile(match):
+        records: Iterable[Record]
+        if not os.path.isdir(match):
+            records = _only_file(match, start, left_out)
+        elif _matches_all_below(pattern):  # its files match by themselves
+            records = ()
+        else:
+            listed.add(match)
+            records = _walk(match, start, output_path, left_out)
+        for record in records:
             has_records = True
-            yield _local_record(match, start)
-        elif not os.path.isdir(match):
-            left_out["special" if os.path.exists(match) else "broken_links"] += 1
-        elif "**" not in path:  # a recursive pattern lists the files itself
-            for record in _walk(match, start, output_path, left_out):
-                has_records = True
-                yield record
+            yield record
     if not has_records:
         raise T7BridgeError("no such file or folder", file=path)
+
+
+def _is_below(path: str, output_path: str) -> bool:
+    """Return whether a path is the output folder, or in it.
+
+    Args:
+        path: the path.
+        output_path: real path of the output folder; empty for none.
+    """
+    # A separator ends both, so that an output folder `out` has itself in it, but not `out2`.
+    return bool(output_path) and f"{os.path.realpath(path)}{os.sep}".startswith(f"{output_path}{os.sep}")
+
+
+def _only_file(path: str, start: str, left_out: Counter[str]) -> list[Record]:
+    """Return the record of a file, named relative to the folder `start`; none for what is no file, which is counted."""
+    if os.path.isfile(path):
+        return [_local_record(path, start)]
+    left_out["special" if os.path.exists(path) else "broken_links"] += 1
+    return []
+
+
+def _matches_all_below(pattern: str) -> bool:
+    """Return whether a pattern matches all files in a folder that it matches, too."""
+    *_, before_last, last = ("", *pattern.split(os.sep))
+    return last == "**" or (before_last == "**" and last == "*")
+
+
+def _folders_around(path: str) -> Iterator[str]:
+    """Yield the folders that contain a path, the innermost first."""
+    folder = os.path.dirname(path)
+    while folder != path:
+        yield folder
+        path = folder
+        folder = os.path.dirname(path)
 
 
 def folder_of(source: str) -> str | None:
@@ -380,28 +442,38 @@ def _walk(folder: str, start: str, output_path: str, left_out: Counter[str]) -> 
     Args:
         folder: the folder.
         start: the folder to which the names of the files are relative.
-        output_path: real path of the output folder, which is left out.
+        output_path: real path of the output folder, which is left out; empty for none.
         left_out: counts what else is left out.
+
+    Raises:
+        T7BridgeError: a folder cannot be listed.
     """
     stack = [folder]
     while stack:
         current = stack.pop()
-        try:
-            items = list(os.scandir(current))
-        except OSError as error:
-            raise T7BridgeError(f"cannot be listed: {error.strerror}", file=current) from error
         prefix = "" if current == start else os.path.relpath(current, start).replace(os.sep, "/") + "/"
-        for item in items:
+        for item in _items_in(current):
             reason = _reason_left_out(item)
             if reason:
                 left_out[reason] += 1
             elif not item.is_dir():
                 status = item.stat()
-                yield Record(
-                    name=prefix + item.name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns)
-                )
-            elif os.path.realpath(item.path) != output_path:
+                name = prefix + item.name
+                yield Record(name=name, place=item.path, bytes=status.st_size, stamp=str(status.st_mtime_ns))
+            elif os.path.realpath(item.path) != output_path:  # a folder that is no link, which has a reason
                 stack.append(item.path)
+
+
+def _items_in(folder: str) -> list[os.DirEntry[str]]:
+    """Return what is in a folder.
+
+    Raises:
+        T7BridgeError: it cannot be listed.
+    """
+    try:
+        return list(os.scandir(folder))
+    except OSError as error:
+        raise T7BridgeError(f"cannot be listed: {error.strerror}", file=folder) from error
 
 
 def _reason_left_out(item: os.DirEntry[str]) -> str:
@@ -420,8 +492,6 @@ def _reason_left_out(item: os.DirEntry[str]) -> str:
 def _list_remote(place: str) -> tuple[list[Record], bool]:
     """Return the files at a URL, by path, and whether it is that of a single file.
 
-    They are named relative to the folder, to that before the first wildcard of a pattern, or to that of the only file.
-
     Args:
         place: the URL of a file or folder, or a pattern of such; `zip://*.t7::s3://bucket/models.zip` is one.
 
@@ -433,23 +503,45 @@ def _list_remote(place: str) -> tuple[list[Record], bool]:
     wildcard = None if protocol_of(place) in ("http", "https") else _wildcard_at(path)
     with errors_of(place, "listed"):
         is_file = wildcard is None and _is_file(system, path)
-        if wildcard is not None:
-            listing = system.glob(path, detail=True)
-            start, _, _ = path[:wildcard].rpartition("/")
-        elif is_file:
-            listing = {path: system.info(path)}
-            start, _, _ = path.rstrip("/").rpartition("/")
-        else:
-            listing = system.find(path, detail=True)
-            start = path.rstrip("/")
-        infos = {name: info for name, info in listing.items() if info.get("type") != "directory"}
-        # Web servers list names only: each file is asked for.
-        without_size = [name for name, info in infos.items() if info.get("size") is None]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            infos |= zip(without_size, pool.map(system.info, without_size))
+        infos, start = _infos_and_start(system, path, wildcard, is_file=is_file)
+        infos = _infos_of_files(system, infos)
     if not infos:
         raise T7BridgeError("holds no file", file=place, hint="Give the URL of a file or a folder.")
     return [_remote_record(system, place, start, name, info) for name, info in sorted(infos.items())], is_file
+
+
+def _infos_and_start(
+    system: Any, path: str, wildcard: int | None, *, is_file: bool
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return what a file system lists at a path, and the folder to which the names of the files are relative.
+
+    Args:
+        system: fsspec's.
+        path: in the file system, of a file or folder, or a pattern of such.
+        wildcard: the position of the first wildcard of a pattern; `None` if it is none.
+        is_file: whether it is the path of a file.
+    """
+    if wildcard is not None:
+        folder_of_wildcard, _, _ = path[:wildcard].rpartition("/")
+        return system.glob(path, detail=True), folder_of_wildcard
+    if is_file:
+        folder_of_file, _, _ = path.rstrip("/").rpartition("/")
+        return {path: system.info(path)}, folder_of_file
+    return system.find(path, detail=True), path.rstrip("/")
+
+
+def _infos_of_files(system: Any, infos: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what a file system knows of each file, by its path, without folders; web servers are asked for sizes.
+
+    Args:
+        system: fsspec's.
+        infos: what it lists of files and folders. Web servers list names only.
+    """
+    infos_of_files = {name: info for name, info in infos.items() if info.get("type") != "directory"}
+    without_size = [name for name, info in infos_of_files.items() if info.get("size") is None]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        infos_of_files |= zip(without_size, pool.map(system.info, without_size))
+    return infos_of_files
 
 
 def _is_file(system: Any, path: str) -> bool:
@@ -516,8 +608,9 @@ class Folder:
         self.place = os.path.abspath(place)
         self.journal_path = os.path.join(self.place, NAME)
         self.has_journal = os.path.exists(self.journal_path)
+        names = os.listdir(self.place) if os.path.isdir(self.place) else []
         # Beside a journal, SQLite keeps files whose names begin with its own.
-        self.was_empty = not os.path.isdir(self.place) or all(name.startswith(NAME) for name in os.listdir(self.place))
+        self.was_empty = all(name.startswith(NAME) for name in names)
         if make:
             try:
                 os.makedirs(self.place, exist_ok=True)
@@ -584,10 +677,10 @@ class Folder:
         try:
             # One folder of each file system: links may lead to several.
             disks = {os.stat(folder).st_dev: folder for folder in folders}
-            if all(flush_file_system(folder) for folder in disks.values()):
-                return
-            for path in paths:
-                flush_to_disk(path)
+            is_flushed = all(flush_file_system(folder) for folder in disks.values())
+            if not is_flushed:  # the system cannot flush a file system
+                for path in paths:
+                    flush_to_disk(path)
         except OSError as error:
             raise WriteError(f"outputs cannot be flushed to the disk: {error.strerror}", file=self.place) from error
 
@@ -647,7 +740,7 @@ class RemoteFolder(Folder):
         self._sizes: dict[str, int] = {}
         """The size of each file that there was at the beginning of the run, by its name in the folder."""
         self._inside: dict[str, list[str]] = {}
-        """The names of the files of each folder in it."""
+        """The names of those directly in each subfolder, by its path in the folder."""
         self._list()
         self.has_journal = NAME in self._sizes
         self.was_empty = not set(self._sizes) - {NAME}
@@ -660,14 +753,15 @@ class RemoteFolder(Folder):
         """When the journal is to be uploaded again, on the clock of `time.monotonic`."""
 
     def _list(self) -> None:
-        """Fill `_sizes` and `_inside`; a folder that is missing has no files."""
+        """Note the files in the folder in `_sizes` and `_inside`: no files for a folder that is missing."""
         with errors_of(self.place, "listed"), contextlib.suppress(FileNotFoundError):
             self._system.invalidate_cache()  # fsspec's, of an earlier run in this process
-            start = len(self._path.rstrip("/"))
+            length_of_folder = len(self._path.rstrip("/"))
             for path, info in self._system.find(self._path, detail=True).items():
-                name = path[start:].lstrip("/")
+                name = path[length_of_folder:].lstrip("/")
+                folder, _, _ = name.rpartition("/")
                 self._sizes[name] = info.get("size") or 0
-                self._inside.setdefault(name.rpartition("/")[0], []).append(name)
+                self._inside.setdefault(folder, []).append(name)
 
     def files(self, output: str) -> dict[str, int]:
         """Return the size of each file of an output that existed when the run began, by its URL; empty if none did."""
@@ -746,7 +840,8 @@ def open_folder(output: str, sources: Sequence[str], *, make: bool = True) -> Fo
         raise ModelError("the output folder is a source too", hint="Give a folder of its own with -o.")
     path = local_path(output)
     folder = RemoteFolder(output) if path is None else Folder(path, make=make)
-    if not (folder.has_journal or folder.was_empty) and is_inside(output, roots):
+    has_foreign_files = not folder.has_journal and not folder.was_empty
+    if has_foreign_files and is_inside(output, roots):
         folder.close()
         raise ModelError(
             "the output folder is a part of a source, with files of its own", file=output,

@@ -23,7 +23,7 @@ from ..formats.table import HEAD_BYTES, identify
 from ..io.copy import digest
 from ..limits import DEFAULT_LIMITS, Limits
 from .groups import Names
-from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Record, batches
+from .journal import DONE, FAILED, FOREIGN, GONE, PLANNED, Fresh, Journal, Mark, Record, batches
 from .names import OutputNames, safe_name
 from .places import Folder, Listing, heads, identity, is_inside, join, list_source, local_path, roots_of
 
@@ -114,24 +114,20 @@ def find_inputs(
     """
     if left_out is None:
         left_out = Counter()
-    roots: list[Listing] = []
-    singles: list[Record] = []
-    for source in sources:
-        listing = list_source(source, output, left_out)
-        if listing.is_single_file:
-            singles += listing.records
-        else:
-            roots.append(listing)
-    for record, is_explicit in _named(roots, singles):
-        record.name = safe_name(record.name)
-        suffix = os.path.splitext(record.name)[1]
-        # If it turns out not to be a model, the conversion has failed; any other such file is only counted.
-        record.claimed = is_explicit or suffix.lower() in CLAIMS
-        reason = "" if is_explicit else _reason_to_leave_out(record.name, include)
+    listings = [list_source(source, output, left_out) for source in sources]
+    roots = [listing for listing in listings if not listing.is_single_file]
+    singles = [record for listing in listings if listing.is_single_file for record in listing.records]
+    for record in _files_of(roots, has_names_of_roots=len(roots) > 1 or bool(singles)):
+        reason = _reason_to_leave_out(record.name, include)
         if reason:
             left_out[reason] += 1
-        else:
-            yield record
+            continue
+        # A file of another suffix that turns out not to be a model is no failure.
+        record.claimed = os.path.splitext(record.name)[1].lower() in CLAIMS
+        yield record
+    for record in _named_below_common_folder(singles):
+        record.claimed = True  # whoever names a file says that it is a model
+        yield record
 
 
 def _reason_to_leave_out(name: str, include: Sequence[str]) -> str:
@@ -149,33 +145,38 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
 
 
-def _named(roots: list[Listing], singles: list[Record]) -> Iterator[tuple[Record, bool]]:
-    """Set the names that files have in the zoo, see `find_inputs`; yield each file, and whether it was named itself.
+def _files_of(roots: list[Listing], *, has_names_of_roots: bool) -> Iterator[Record]:
+    """Yield the files of folders, patterns and archives, with their names in the zoo.
 
-    Two may get one name: `Journal.list_inputs` refuses that.
+    Two files may get one name: `Journal.list_inputs` refuses that.
 
     Args:
-        roots: each folder, pattern or archive, with its files.
-        singles: the files that were named individually; remote ones have names already.
+        roots: each folder, pattern or archive, with its files, which have names in it.
+        has_names_of_roots: whether names begin with that of the root.
     """
-    is_one_root = len(roots) == 1 and not singles
     counts: Counter[str] = Counter()
     for root in roots:
         counts[root.name] += 1
         # Two roots `a/models` and `b/models` become `models` and `models-2`.
         folder = root.name if counts[root.name] == 1 else f"{root.name}-{counts[root.name]}"
         for record in root.records:
-            if not is_one_root:
-                record.name = f"{folder}/{record.name}"
-            yield record, False
-    local_places = {record.place for record in singles if local_path(record.place) is not None}
-    common_folder = ""
-    if local_places:
-        common_folder = os.path.commonpath([os.path.dirname(place) for place in local_places])
+            record.name = safe_name(f"{folder}/{record.name}" if has_names_of_roots else record.name)
+            yield record
+
+
+def _named_below_common_folder(singles: list[Record]) -> Iterator[Record]:
+    """Yield files that were named individually, with their names in the zoo: remote ones keep the last part of theirs.
+
+    Args:
+        singles: the files, each with the last part of its path as its name.
+    """
+    local_folders = [os.path.dirname(record.place) for record in singles if local_path(record.place) is not None]
+    common_folder = os.path.commonpath(local_folders) if local_folders else ""
     for record in singles:
-        if record.place in local_places:
+        if local_path(record.place) is not None:
             record.name = os.path.relpath(record.place, common_folder).replace(os.sep, "/")
-        yield record, True
+        record.name = safe_name(record.name)
+        yield record
 
 
 def kind_of(head: bytes) -> str:
@@ -261,8 +262,8 @@ def make_plan(
     A finished file is left alone as long as its size and time, or else its hash, are unchanged. An output keeps its
     name.
 
-    It takes two passes over the inputs: all say which names they want for their outputs before the first gets one, so
-    that names do not depend on the order.
+    It takes two passes over the inputs: all that are new or to be converted again are marked, and say which names they
+    want for their outputs, before the first gets one, so that names do not depend on the order.
 
     Args:
         sources: paths of files and folders, patterns, URLs.
@@ -280,152 +281,156 @@ def make_plan(
     plan = RunPlan()
     journal.list_inputs(find_inputs(sources, folder.place, include, plan.left_out))
     names = OutputNames(journal, settings.suffix_of_output)
-    for batch in batches(journal.inputs()):  # marks the inputs to convert, which `journal.fresh` yields
-        _compare_with_records(batch, journal, names, folder, settings, plan, retry_failed)
+    planner = _Planner(journal, folder, settings, names, plan)
+    for batch in batches(journal.inputs()):
+        planner.compare_with_records(batch, retry_failed=retry_failed)
     plan.gone = journal.mark_gone()
     if names.has_wanted_names:  # otherwise no name is chosen
         for output in journal.outputs():  # those of gone inputs, too: these files are still there
             names.reserve(output)
     # An input that failed as a foreign file was in the way is retried by comparing both; `force` replaces the file.
     existing = _ExistingFiles(journal, folder, settings, compares_foreign=retry_failed, force=force)
-    for fresh_inputs in batches(journal.fresh()):  # storing their records leaves them marked
-        for fresh in fresh_inputs:
-            _plan_one(fresh, names, settings, existing)
-        journal.store(fresh.record for fresh in fresh_inputs)
+    for fresh_inputs in batches(journal.fresh()):
+        planner.plan_fresh(fresh_inputs, existing)
     _check_links(journal, sources, folder)
     return plan
 
 
-def _compare_with_records(
-    batch: list[tuple[Record, Record | None]],
-    journal: Journal,
-    names: OutputNames,
-    folder: Folder,
-    settings: Settings,
-    plan: RunPlan,
-    retry_failed: bool,
-) -> None:
-    """Compare some inputs with their records: mark those that are new or to be converted again, and update others.
+@define(eq=False)
+class _Planner:
+    """Writes into the journal what is to be done: which inputs are *fresh*, new or to be converted again, and how.
 
-    Args:
-        batch: each input as it is now, and its record in the journal; `None` if it is new.
-        journal: gets the marks, and the records that changed otherwise.
-        names: gets the names that new outputs want.
+    Attributes:
+        journal: of earlier runs.
         folder: the output folder.
         settings: of each conversion.
+        names: chooses the names of outputs, when all fresh inputs have said which ones they want.
         plan: gets the names of inputs that changed or lost their output.
-        retry_failed: whether to mark failed files, too.
     """
-    # The inputs to mark, each with the name of its output in earlier runs; empty for a new one.
-    fresh: list[tuple[Record, str]] = []
-    updates: list[Record] = []
-    for present, recorded in batch:
-        if recorded is None:
-            fresh.append((present, ""))
-            continue
-        updated = _updated(recorded, present, folder, plan)
-        if updated.status == FAILED and retry_failed:
-            updated = evolve(updated, status=PLANNED)
-        if updated == recorded:  # what an interrupted run has planned, and not come to, is planned already
-            continue
-        if updated.status == PLANNED:
-            fresh.append((present, recorded.output))
-        else:
-            updates.append(updated)
-    journal.store(updates)
-    _mark_fresh(fresh, journal, names, settings)
+
+    journal: Journal
+    folder: Folder
+    settings: Settings
+    names: OutputNames
+    plan: RunPlan
+
+    def compare_with_records(self, batch: list[tuple[Record, Record | None]], *, retry_failed: bool) -> None:
+        """Compare some inputs with their records: mark those that are fresh, and update the records of others.
+
+        Args:
+            batch: each input as it is now, and its record in the journal; `None` if it is new.
+            retry_failed: whether failed files are to be converted again.
+        """
+        fresh: list[tuple[Record, str]] = []
+        updates: list[Record] = []
+        for present, recorded in batch:
+            if recorded is None:
+                no_output = ""
+                fresh.append((present, no_output))
+                continue
+            updated = self._updated(recorded, present)
+            if updated.status == FAILED and retry_failed:
+                updated = evolve(updated, status=PLANNED)
+            if updated == recorded:  # also what an interrupted run has planned as it is now, and not come to
+                continue
+            if updated.status == PLANNED:
+                fresh.append((present, recorded.output))
+            else:
+                updates.append(updated)
+        self.journal.store(updates)
+        self._mark_fresh(fresh)
+
+    def _updated(self, recorded: Record, present: Record) -> Record:
+        """Return the updated record of an input, with the status `planned` if it is to be converted again.
+
+        Args:
+            recorded: the journal's record, which stays as it is.
+            present: the input as it is now.
+        """
+        updated = recorded
+        if recorded.place != present.place:
+            updated = evolve(updated, place=present.place)
+        # A server that does not tell the size of a file has 0.
+        has_same_stamp = recorded.stamp == present.stamp and present.bytes in (0, recorded.bytes)
+        if not has_same_stamp:
+            updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
+            if recorded.status != PLANNED and not _has_same_content(present, recorded):
+                self.plan.changed.add(recorded.name)
+                return evolve(updated, status=PLANNED)
+        if recorded.status == DONE and self.folder.size(recorded.output) != recorded.output_bytes:
+            self.plan.lost.add(recorded.name)
+            return evolve(updated, status=PLANNED)
+        if recorded.status == GONE:  # the input is there again
+            return evolve(updated, status=PLANNED)
+        return updated
+
+    def _mark_fresh(self, fresh: list[tuple[Record, str]]) -> None:
+        """Mark inputs as fresh in the journal, with what they hold, and note the names that their outputs want.
+
+        An output keeps the name that it had in earlier runs, if it is still in the same format.
+
+        Args:
+            fresh: the inputs, each with the name of its output in earlier runs; empty without one.
+        """
+        marks: list[Mark] = []
+        first_bytes = heads([present.place for present, _ in fresh], HEAD_BYTES)
+        for (present, old_output), head in zip(fresh, first_bytes):
+            mark = _mark_of(present, head)
+            if mark.format and not _has_suffix(old_output, self.settings.suffix_of_output(mark.format)):
+                self.names.note_wanted_name(present.name, mark.format)
+            marks.append(mark)
+        self.journal.mark_fresh(marks)
+
+    def plan_fresh(self, fresh_inputs: list[Fresh], existing: _ExistingFiles) -> None:
+        """Store the records of some fresh inputs, with what is planned for them; the inputs stay marked.
+
+        Args:
+            fresh_inputs: those that were marked.
+            existing: the files that exist at the paths of outputs.
+        """
+        for fresh in fresh_inputs:
+            self._plan_one(fresh, existing)
+        self.journal.store(fresh.record for fresh in fresh_inputs)
+
+    def _plan_one(self, fresh: Fresh, existing: _ExistingFiles) -> None:
+        """Set output and status in the record of a fresh input: `planned`, or the outcome that is known already.
+
+        Args:
+            fresh: the input; `fresh.record` is changed.
+            existing: the files that exist at the paths of outputs.
+        """
+        record = fresh.record
+        record.number = fresh.number
+        record.output = fresh.output  # that of earlier runs, also of a file that is no model now
+        if not fresh.format:
+            record.status = FOREIGN
+            record.reason = fresh.reason
+            return
+        keeps_name = _has_suffix(fresh.output, self.settings.suffix_of_output(fresh.format))
+        if not keeps_name:
+            record.output = self.names.choose_name(record.name, fresh.format)
+        # An earlier run wrote under the name that the output had then: a file under another name is not its own.
+        existing.check_output(record, was_written_by_us=fresh.ours and fresh.output == record.output)
 
 
-def _mark_fresh(fresh: list[tuple[Record, str]], journal: Journal, names: OutputNames, settings: Settings) -> None:
-    """Mark inputs as new or to be converted again, with their formats, and note the names that their outputs want.
-
-    Args:
-        fresh: the inputs, each with the name of its output in earlier runs; empty for a new one.
-        journal: gets the marks.
-        names: gets the names that outputs want, but for outputs that keep the name of earlier runs.
-        settings: of each conversion.
-    """
-    marks: list[tuple[str, str, str]] = []
-    first_bytes = heads([present.place for present, _ in fresh], HEAD_BYTES)
-    for (present, old_output), head in zip(fresh, first_bytes):
-        kind, title = _format_or_title(present, head)
-        if kind and not _has_suffix(old_output, settings.suffix_of_output(kind)):
-            names.note_wanted_name(present.name, kind)
-        marks.append((present.name, kind, title))
-    journal.mark_fresh(marks)
-
-
-def _format_or_title(present: Record, head: bytes | None) -> tuple[str, str]:
-    """Return the likely format of an input, and what it is if it is not a model; one of them is empty.
+def _mark_of(present: Record, head: bytes | None) -> Mark:
+    """Return the mark of a fresh input: its likely format, or what it is if it is not a model.
 
     Args:
         present: the input.
         head: its first bytes; `None` if it cannot be read.
     """
-    kind = "" if head is None else kind_of(head)
-    if kind:
-        return kind, ""
+    kind = kind_of(head) if head is not None else ""
     # What cannot be read, or claims to be a model and is none, is planned as a `.t7`: its conversion fails, and says
     # why.
-    if head is None or present.claimed:
-        return "t7", ""
-    return "", title_of(head)
+    if not kind and (head is None or present.claimed):
+        kind = "t7"
+    if head is None or kind:
+        return Mark(present.name, kind)
+    return Mark(present.name, reason=title_of(head))
 
 
-def _plan_one(fresh: Fresh, names: OutputNames, settings: Settings, existing: _ExistingFiles) -> None:
-    """Set the outcome that is planned for an input that is new or to be converted again, in its record.
-
-    Args:
-        fresh: the input; `fresh.record` is changed.
-        names: of outputs.
-        settings: of each conversion.
-        existing: the files that exist at the paths of outputs.
-    """
-    record = fresh.record
-    record.number = fresh.number
-    # An input that is done again keeps the name of its output, if it is of the same format.
-    record.output = fresh.output
-    if not fresh.format:
-        record.status = FOREIGN
-        record.reason = fresh.reason
-        return
-    if not _has_suffix(fresh.output, settings.suffix_of_output(fresh.format)):
-        record.output = names.choose_name(record.name, fresh.format)
-    # An earlier run wrote under the name that the output had then: a file of the new name is not its own.
-    existing.check_output(record, was_written_by_us=fresh.ours and fresh.output == record.output)
-
-
-def _updated(recorded: Record, present: Record, folder: Folder, plan: RunPlan) -> Record:
-    """Return the updated record of an input of the journal, `planned` if it is to be converted again.
-
-    Args:
-        recorded: the journal's record, which stays as it is.
-        present: the input as it is now.
-        folder: the output folder.
-        plan: gets the name of the input if it changed, or if its output is missing.
-    """
-    updated = recorded
-    if recorded.place != present.place:
-        updated = evolve(recorded, place=present.place)
-    # A server that does not tell the size of a file has 0.
-    is_unchanged = recorded.stamp == present.stamp and present.bytes in (0, recorded.bytes)
-    if not is_unchanged:
-        if recorded.status == PLANNED:
-            updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
-        elif _has_hash(present, recorded):  # only its time has changed
-            updated = evolve(updated, stamp=present.stamp)
-        else:
-            plan.changed.add(recorded.name)
-            return evolve(updated, status=PLANNED, bytes=present.bytes, stamp=present.stamp)
-    if recorded.status == DONE and folder.size(recorded.output) != recorded.output_bytes:
-        plan.lost.add(recorded.name)
-        return evolve(updated, status=PLANNED)
-    if recorded.status == GONE:  # the input is there again
-        return evolve(updated, status=PLANNED)
-    return updated
-
-
-def _has_hash(present: Record, recorded: Record) -> bool:
+def _has_same_content(present: Record, recorded: Record) -> bool:
     """Return whether an input with another time has the content that was converted.
 
     Remote files are not fetched for this: they count as changed.
@@ -445,21 +450,22 @@ def _has_hash(present: Record, recorded: Record) -> bool:
 
 
 def _has_suffix(output: str, suffix: str) -> bool:
-    """Return whether the name that an output had in earlier runs is one of its present format.
+    """Return whether an output that there was in earlier runs has a name of its present format.
 
     Args:
-        output: the name; empty if the input had no output.
+        output: the name; empty if there was none.
         suffix: of the format; empty for a folder.
     """
-    if not suffix:  # every name is one of a folder
+    if not suffix:  # any name is one of a folder
         return bool(output)
     return os.path.splitext(output)[1] == suffix
 
 
+@define(eq=False)
 class _ExistingFiles:
     """Protects files that exist at the paths of outputs: inputs always, and foreign ones without `force`.
 
-    Args:
+    Attributes:
         journal: has the inputs.
         folder: the output folder.
         settings: of each conversion.
@@ -468,17 +474,13 @@ class _ExistingFiles:
         force: whether foreign files are replaced.
     """
 
-    def __init__(
-        self, journal: Journal, folder: Folder, settings: Settings, *, compares_foreign: bool, force: bool
-    ) -> None:
-        self._journal = journal
-        self._folder = folder
-        self._classes: str = settings.options.get("classes") or ""
-        """The file of the option `classes`, which all conversions read; empty without one."""
-        self._compares_foreign = compares_foreign
-        self._force = force
-        self._has_identities = False
-        """Whether the journal has the identities of the inputs, for `_is_input`."""
+    journal: Journal
+    folder: Folder
+    settings: Settings
+    compares_foreign: bool = field(kw_only=True)
+    force: bool = field(kw_only=True)
+    _has_identities: bool = field(default=False, init=False)
+    """Whether the journal has the identities of the inputs, for `_is_input`."""
 
     def check_output(self, record: Record, *, was_written_by_us: bool) -> None:
         """Look for files at the path of an output, and mark the input as failed if they must stay.
@@ -489,16 +491,16 @@ class _ExistingFiles:
             record: the input; its `ours` becomes false where a foreign file must not be replaced.
             was_written_by_us: whether an earlier run may have written the output.
         """
-        existing = self._folder.files(record.output)
+        existing = self.folder.files(record.output)
         if not existing:
             return
         if any(self._is_input(place) for place in existing):
             name = os.path.basename(record.output)
             record.fail("TargetExistsError", "the output would replace an input", f"{name} is an input of this run")
             return
-        if not self._force and not was_written_by_us:
+        if not self.force and not was_written_by_us:
             record.ours = False
-            if not self._compares_foreign:
+            if not self.compares_foreign:
                 fail_foreign(record)
 
     def _is_input(self, place: str) -> bool:
@@ -508,12 +510,13 @@ class _ExistingFiles:
         """
         if not self._has_identities:  # asks for the state of each input, and is rarely needed
             self._has_identities = True
-            if self._classes:
-                self._journal.add_identities([repr(identity(self._classes))])
-            for batch in batches(self._journal.inputs()):
-                self._journal.add_identities(repr(identity(present.place)) for present, _ in batch)
+            classes = self.settings.options.get("classes")
+            if classes:
+                self.journal.add_identities([repr(identity(classes))])
+            for batch in batches(self.journal.inputs()):
+                self.journal.add_identities(repr(identity(present.place)) for present, _ in batch)
         own = identity(place)
-        return own is not None and self._journal.has_identity(repr(own))
+        return own is not None and self.journal.has_identity(repr(own))
 
 
 def fail_foreign(record: Record) -> Record:
@@ -542,12 +545,16 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
 
     @lru_cache(_FOLDERS_CHECKED)
     def is_in_source(subfolder: str) -> bool:
-        """Return whether a subfolder of the output folder is in a source; empty for the output folder itself."""
+        """Return whether a subfolder of the output folder is in a source; empty for the output folder itself.
+
+        What links do not lead out of the output folder is in none, although the folder may be inside one.
+        """
         place = join(folder.place, subfolder) if subfolder else folder.place
-        return is_inside(place, roots, own)
+        return is_inside(place, roots, outside_of=own)
 
     for output in journal.outputs(f"status = '{PLANNED}'"):
-        if is_in_source(output.rpartition("/")[0]):
+        subfolder, _, _ = output.rpartition("/")
+        if is_in_source(subfolder):
             raise ModelError(
                 f"the output {output} would be in a source",
                 file=folder.place,

@@ -19,12 +19,13 @@ from typing import Any
 from attrs import field
 
 from ..data import define
+from ..errors import TargetExistsError
 from ..report import Printed
 from ..text import clean, counted
 from .groups import Group, Groups, Names
 from .journal import BATCH, DONE, FAILED, FOREIGN, NOTHING, PLANNED, STATUSES, Journal, Record, Rows, batches
 from .names import PAGES
-from .places import LEFT_OUT, Folder
+from .places import LEFT_OUT, Folder, head_if_exists
 from .workers import NO_PICTURE, picture_of
 
 COLUMNS = {
@@ -47,6 +48,13 @@ _FORMULA = frozenset("=+-@\t\r")
 _columns = attrgetter(*COLUMNS)
 _page_columns = attrgetter("name", "status", "output", "bytes", "output_bytes", "tensors", "mode", "kind", "reason")
 
+_SIGNS = {
+    "report.html": b"<title>t7bridge zoo</title>",
+    "report.json": b'{\n "version": ',
+    "report.csv": ",".join(list(COLUMNS)[:3]).encode(),
+}
+"""What each file of a report, of any release, has in its first `_SIGN_BYTES` bytes."""
+_SIGN_BYTES = 1000
 PAGE_ROWS = BATCH
 """Rows of a page: as many as one script loads and shows without a pause."""
 _SHOWN = 20
@@ -58,7 +66,7 @@ _TWINS_SHOWN = 3
 _LISTED = 200
 """Most groups of each kind in the report's files."""
 _MOST_CLASSES = 10_000
-"""Classes that are told apart. The names in hostile files could all be different."""
+"""Classes whose layers are counted. The names in hostile files could all be different."""
 
 
 @define
@@ -128,9 +136,7 @@ class ZooReport(Printed):
         yield from _first_lines(self.failures, "failures", _failure_line)
         yield from _first_lines(self.layers, "layers", _layer_line)
         yield from _first_lines(self.warnings, "warnings", _warning_line)
-        yield from map(_twins_line, self.twins[:_TWINS_LINES])
-        if self.twin_files > sum(twins.count for twins in self.twins[:_TWINS_LINES]):
-            yield counted(self.twin_files, "file has", "files have") + " the content of another"
+        yield from self._lines_about_twins()
         if self.losses:
             losses = [f"{_LOSSES[kind]} in {counted(count, 'file')}" for kind, count in self.losses.items()]
             yield f"outputs have {', '.join(losses)}"
@@ -144,6 +150,13 @@ class ZooReport(Printed):
         yield f"{counted(finished, 'file')} in {self.seconds:.1f} s{rate}"
         yield f"{counts_line(self.counts)}; {counted(self.bytes_before, 'byte')} became {self.bytes_after:,}"
         yield f"{self.output}: report.html, report.json, report.csv"
+
+    def _lines_about_twins(self) -> Iterator[str]:
+        """Yield the first contents of several files, and the number of all such files if these are not all."""
+        shown = self.twins[:_TWINS_LINES]
+        yield from map(_twins_line, shown)
+        if self.twin_files > sum(twins.count for twins in shown):
+            yield counted(self.twin_files, "file has", "files have") + " the content of another"
 
     def _result(self) -> str:
         """Return the numbers of files by status."""
@@ -162,21 +175,27 @@ class ZooReport(Printed):
             **self.counts,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
-            "failures": [
-                {"kind": group.kind, "message": group.message, "files": group.names.count}
-                for group in self.failures[:_LISTED]
-            ],
-            "warnings": [{"message": group.message, "files": group.names.count} for group in self.warnings[:_LISTED]],
+            "failures": [_failure_data(group) for group in self.failures[:_LISTED]],
+            "warnings": [_warning_data(group) for group in self.warnings[:_LISTED]],
             "losses": self.losses,
             "proofs": self.proofs,
-            "unmapped_layers": [
-                {"class": layer.class_name, "files": layer.files, "times": layer.times}
-                for layer in self.layers[:_LISTED]
-            ],
+            "unmapped_layers": [_layer_data(layer) for layer in self.layers[:_LISTED]],
             "equal_files": self.twin_files,
             "equal": [{"files": twins.count, "names": twins.first} for twins in self.twins],
             "left_out": self.left_out,
         }
+
+
+def _failure_data(group: Group) -> dict[str, Any]:
+    return {"kind": group.kind, "message": group.message, "files": group.names.count}
+
+
+def _warning_data(group: Group) -> dict[str, Any]:
+    return {"message": group.message, "files": group.names.count}
+
+
+def _layer_data(layer: Layer) -> dict[str, Any]:
+    return {"class": layer.class_name, "files": layer.files, "times": layer.times}
 
 
 _LOSSES = {"type": "other types", "precision": "less precision", "sharing": "less sharing"}
@@ -304,7 +323,7 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
     """Count the layers of a file that have no PyTorch equivalent, by class.
 
     Args:
-        layers: the classes counted so far, by name; changed in place. At most `_MOST_CLASSES` are told apart.
+        layers: the classes counted so far, by name; changed in place. At most `_MOST_CLASSES` are counted.
         row: the file; of its layers it has path, class and reason.
     """
     for class_name, times in Counter(class_name for _, class_name, _ in row.layers).items():
@@ -318,57 +337,87 @@ def _count_layers(layers: dict[str, Layer], row: Record) -> None:
 # The files
 
 
+def check_reports(folder: Folder) -> None:
+    """Refuse a folder in which files that no zoo has written have the names of reports.
+
+    Raises:
+        TargetExistsError: there is such a file.
+    """
+    for name, sign in _SIGNS.items():
+        if not all(_has_sign(place, sign) for place in folder.files(name)):
+            raise TargetExistsError(
+                f"{name} exists already, and was not made by a zoo",
+                file=folder.place,
+                hint="Give another folder, or --force (force=True) to replace it.",
+            )
+
+
+def _has_sign(place: str, sign: bytes) -> bool:
+    """Return whether the file at a path or URL has a sign of reports; an unreadable one has none."""
+    try:
+        head = head_if_exists(place, _SIGN_BYTES)
+    except OSError:
+        return False
+    return head is not None and sign in head
+
+
 def write_reports(report: ZooReport, folder: Folder) -> None:
     """Write the report's files next to the outputs: `report.json`, `report.csv`, `report.html` and the other pages."""
     summary = report.summary()
-    page_counts, first_rows = _write_rows(report, summary, folder)
+    pages = _write_rows(report, summary, folder)
     data = {
         **summary,
         "failures": [_group_for_page(group) for group in report.failures[:_LISTED]],
         "warnings": [_group_for_page(group) for group in report.warnings[:_LISTED]],
         "left_out": [[count, _left_out_name(key, count)] for key, count in report.left_out.items()],
-        "pages": page_counts,
-        "rows": first_rows,
+        "pages": pages.counts,
+        "rows": pages.first_rows,
     }
     template = files(__package__).joinpath("report.html").read_text("utf-8")
     # Names of files are data, and must not end the script that contains them.
     page = template.replace("/*DATA*/", _json(data).replace("<", "\\u003c"), 1)
     with folder.writer("report.html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))
-    number = 1 if _has_one_page(report) else len(page_counts) + 1
-    while folder.remove_file(_page_name(number)):  # of an earlier run with more files
+    # Those of an earlier run with more files.
+    number = 1 if _has_one_page(report) else len(pages.counts) + 1
+    while folder.remove_file(_page_name(number)):
         number += 1
 
 
 def _has_one_page(report: ZooReport) -> bool:
-    """Return whether the page has room for all rows."""
+    """Return whether `report.html` has all rows itself, without files for pages."""
     return sum(report.counts.values()) <= PAGE_ROWS
 
 
-def _write_rows(
-    report: ZooReport, summary: dict[str, Any], folder: Folder
-) -> tuple[list[dict[str, int]], list[list[Any]]]:
+@define
+class _Pages:
+    """What `report.html` has of the rows itself: it loads those of other pages when they are shown.
+
+    Attributes:
+        counts: for each page the numbers of its rows by what these are filtered by, see `_facts`.
+        first_rows: the rows of the first page.
+    """
+
+    counts: list[dict[str, int]] = field(factory=list)
+    first_rows: list[list[Any]] = field(factory=list)
+
+
+def _write_rows(report: ZooReport, summary: dict[str, Any], folder: Folder) -> _Pages:
     """Write `report.json`, `report.csv`, and the rows of each page, if there are several, into a file of its own.
 
-    Rows are read from the journal and written in batches of one page. `report.html` has those of the first page itself,
-    and loads the others when they are shown.
+    Rows are read from the journal and written in batches of one page.
 
     Args:
         report: that of the run.
         summary: what `report.json` begins with, in front of its entry `table`.
         folder: receives the files.
-
-    Returns:
-        For each page the numbers of its rows by what these are filtered by (`_facts`); and the rows of the first page.
     """
     assert isinstance(report.rows, Rows)  # as `summarize` makes them
-    has_one_page = _has_one_page(report)
-    first_rows: list[list[Any]] = []
-    page_counts: list[dict[str, int]] = []
+    pages = _Pages()
     with folder.writer("report.json") as json_file, folder.writer("report.csv") as csv_file:
-        # The table is the last entry of the object, which is left open for its lines.
-        opening = json.dumps(summary, indent=1).removesuffix("\n}")
-        json_file.write(f'{opening},\n "table": ['.encode())
+        # The table is the last entry of the object, and has a line for each file.
+        opened_object = json.dumps(summary, indent=1).removesuffix("\n}")
+        json_file.write(f'{opened_object},\n "table": ['.encode())
         csv_file.write(",".join(COLUMNS).encode() + b"\n")
         for number, batch in enumerate(batches(report.rows.journal.with_twins(), PAGE_ROWS), 1):
             records = [record for record, _ in batch]
@@ -377,13 +426,13 @@ def _write_rows(
             json_file.write(f"{separator}{lines}".encode())
             csv_file.write(as_csv(records).encode("utf-8", "backslashreplace"))
             rows = [_page_row(report, record, twins) for record, twins in batch]
-            page_counts.append(dict(Counter(map(_facts, rows))))
+            pages.counts.append(dict(Counter(map(_facts, rows))))
             if number == 1:
-                first_rows = rows
-            if not has_one_page:
+                pages.first_rows = rows
+            if not _has_one_page(report):
                 _write_page(folder, number, rows)
         json_file.write(b"\n ]\n}\n")
-    return page_counts, first_rows
+    return pages
 
 
 def _write_page(folder: Folder, number: int, rows: list[list[Any]]) -> None:
@@ -447,18 +496,20 @@ def _page_row(report: ZooReport, row: Record, twins: Names | None) -> list[Any]:
     Args:
         report: that of the page.
         row: the file.
-        twins: the files with the same content; `None` for a file without twins, whose row has 0.
+        twins: the files with the same content; `None` for a file without twins.
     """
     losses = _losses(row) if row.status == DONE else []
-    equal = [twins.count, twins.first[0]] if twins else 0
+    equal = [twins.count, twins.first[0]] if twins else 0  # the number of files, and the first of them
     return [*_page_columns(row), _shown_notes(row), _picture(report, row), row.proof, losses, equal]
 
 
 def _facts(row: list[Any]) -> str:
-    """Return all that the page filters a row of `_page_row` by, as one text.
+    """Return all that the page filters a row by, as one text. The script in `report.html` makes the same texts.
 
-    The numbers of rows by these texts tell which pages have rows that a filter keeps, before they are loaded. The
-    script in `report.html` makes the same texts.
+    The numbers of rows by these texts tell which pages have rows that a filter keeps, before they are loaded.
+
+    Args:
+        row: the result of `_page_row`.
     """
     _, status, *_, proof, losses, equal = row
     return f"{status}|{proof}|{' '.join(losses)}|{'equal' if equal else ''}"

@@ -1,4 +1,4 @@
-"""The request of a zoo: the options of `convert_zoo`, and which of them exclude one another."""
+"""The request of a zoo: the options of `convert_zoo`."""
 
 from __future__ import annotations
 

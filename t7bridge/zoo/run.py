@@ -24,7 +24,7 @@ from .journal import DONE, Journal, Record
 from .places import Folder, open_folder
 from .plan import RunPlan, Settings, make_plan
 from .progress import Progress
-from .report import ZooReport, summarize, write_reports
+from .report import ZooReport, check_reports, summarize, write_reports
 from .request import Zoo
 from .workers import Engine, open_engine
 
@@ -42,7 +42,7 @@ _CONVERSION: dict[str, Option] = {
 }
 """The options of each conversion, or of each `write_module`."""
 _OF_MODULES = {"strict", "classes", "index_base"}
-"""Those of `write_module`."""
+"""Those that `write_module` has."""
 
 
 @takes(Zoo)
@@ -85,6 +85,7 @@ def convert_zoo(request: Zoo) -> ZooReport:
     Raises:
         T7BridgeError: a source cannot be found, the folder is locked by another run, or no worker can be started.
         ModelError: the options contradict each other, or those of earlier runs; outputs would be in a source.
+        TargetExistsError: a foreign file has the name of a report, and `force` is not set.
         UnsupportedError: a library is not installed.
     """
     sources = request.sources
@@ -94,6 +95,9 @@ def convert_zoo(request: Zoo) -> ZooReport:
     settings = _settings(request)
     with closing(open_folder(settings.folder, places, make=not request.dry_run)) as folder:
         settings = evolve(settings, folder=folder.place)
+        may_have_foreign_reports = not folder.has_journal and not request.force
+        if may_have_foreign_reports:
+            check_reports(folder)
         if request.dry_run:
             return _plan_only(request, places, folder, settings)
         with closing(Journal(folder.journal_path)) as journal:
@@ -162,18 +166,14 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         settings: of each conversion.
         journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
-    # `at_end` stores the journal at the very end, also if the run is interrupted. `worker_stack` is closed as soon as
-    # all files are converted.
     with ExitStack() as at_end, ExitStack() as worker_stack:
-        start = partial(_start_workers, worker_stack, request, folder, settings)
+        start_workers = partial(_start_workers, worker_stack, request, folder, settings, places)
         restart = _needs_restart(journal, settings, request.force)
-        engine: Engine | None = None
-        if restart or journal.is_empty():
-            # All files are new: the workers can start while the plan is made.
-            engine = start(places)
+        all_are_new = restart or journal.is_empty()
+        engine = start_workers() if all_are_new else None  # they start while the plan is made
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        at_end.callback(folder.store_journal)
+        at_end.callback(folder.store_journal)  # after the reports, and also if the run is interrupted
         if files:
             # Before the first output: a later run knows which files are those of this one, however it ends.
             folder.store_journal()
@@ -183,16 +183,16 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         progress = Progress(files, size)
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
-                run.convert_all(engine or start(places))
+                run.convert_all(engine or start_workers())
             worker_stack.close()  # before the report: the workers end, and their leftovers are removed
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
-        _add_run(report, progress)
+        _add_this_run(report, progress)
         write_reports(report, folder)
     return report
 
 
-def _add_run(report: ZooReport, progress: Progress) -> None:
-    """Add to a report what it says of this run alone."""
+def _add_this_run(report: ZooReport, progress: Progress) -> None:
+    """Add to a report what it says of this run, and not of the files in the journal."""
     report.version = __version__
     report.seconds = progress.seconds
     report.now = dict(progress.counts)
@@ -204,7 +204,7 @@ def _start_workers(
     """Start the workers.
 
     Args:
-        worker_stack: ends them when it is closed, and then removes what killed ones left behind.
+        worker_stack: ends them when it is closed, and then removes what killed ones have left in the output folder.
         request: that of the run.
         folder: the output folder.
         settings: of each conversion.
@@ -225,20 +225,11 @@ def _start_workers(
 def _settings(request: Zoo) -> Settings:
     """Return the settings of each conversion, with the output folder as it was given: the caller makes it absolute.
 
-    Options with their default are absent: a journal of a release without such an option has the same settings, too.
-
     Raises:
         ModelError: an option does not apply, or excludes another.
     """
-    options: dict[str, Any] = {}
-    for name, option in _CONVERSION.items():
-        value = getattr(request, name)
-        if value != option.default:
-            # Lists, as a journal has them.
-            options[name] = list(value) if isinstance(value, tuple) else value
+    options = _options_of_conversions(request)
     _check(request, options)
-    if "classes" in options:
-        options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
     return Settings(
         os.fspath(request.output),
         to=request.to,
@@ -254,33 +245,73 @@ def _settings(request: Zoo) -> Settings:
     )
 
 
+def _options_of_conversions(request: Zoo) -> dict[str, Any]:
+    """Return the options of each conversion that differ from their defaults.
+
+    The others are absent, and so a journal of a release without such an option has the same options, too.
+    """
+    options: dict[str, Any] = {}
+    for name, option in _CONVERSION.items():
+        value = getattr(request, name)
+        if value != option.default:
+            options[name] = _as_from_json(value)
+    if "classes" in options:
+        options["classes"] = os.path.abspath(options["classes"])  # workers may have another working directory
+    return options
+
+
+def _as_from_json(value: Any) -> Any:
+    """Return the value of an option as a journal and workers have it, with which it is compared: without tuples."""
+    if isinstance(value, (list, tuple)):
+        return [_as_from_json(item) for item in value]
+    return value
+
+
 def _check(request: Zoo, options: dict[str, Any]) -> None:
     """Refuse options that exclude one another, once and not for every file.
 
     Args:
-        options: the options of each conversion that have a value.
+        options: the options of each conversion that differ from their defaults.
 
     Raises:
         ModelError: some options exclude one another.
         OptionError: some apply to no file, whatever its format. What fits some files only is a note of the others.
     """
-    if request.module and (request.to or request.verify or not _OF_MODULES.issuperset(options)):
+    has_other_options = not _OF_MODULES.issuperset(options)
+    if request.module and (request.to or request.verify or has_other_options):
         others = listed(sorted(_OF_MODULES))
         raise ModelError(f"module excludes to, verify and all options of conversions but {others}")
     if "index_base" in options and not request.module:
         raise ModelError("index_base requires module")
     if request.to:
         _check_target(FORMATS[request.to], options)
-    # On a cluster, other machines may have the library.
+    _check_library(request)
+    _check_engine(request)
+
+
+def _check_library(request: Zoo) -> None:
+    """Refuse to verify outputs if the library that reads them is missing; on a cluster, other machines may have it.
+
+    Raises:
+        ModelError: it is missing.
+    """
     reads_safetensors = request.verify and request.to == "safetensors" and request.engine == "local"
     if reads_safetensors and not find_spec("safetensors"):
         raise ModelError(
             "verify reads .safetensors files with the library safetensors, which is not installed: "
             "pip install safetensors"
         )
+
+
+def _check_engine(request: Zoo) -> None:
+    """Refuse options that the engine does not have.
+
+    Raises:
+        ModelError: there are some.
+    """
     if request.scheduler and request.engine != "dask":
         raise ModelError("only the Dask engine has a scheduler")
-    if request.timeout is not None and not request.timeout >= 0:  # a NaN is neither
+    if request.timeout is not None and not request.timeout >= 0:  # `not` also refuses a NaN
         raise ModelError("timeout must be 0, for no limit, or a positive number of seconds")
     if request.workers == 0 and (request.timeout or request.memory):
         raise ModelError("time and memory limits need worker processes")
@@ -317,7 +348,17 @@ def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
     now = settings.output_options()
     if before is None or before == now:
         return False
-    # What users read for the values of options.
+    if not force:
+        raise ModelError(
+            f"the folder was made with other options: {_differences(before, now)}",
+            file=journal.path,
+            hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
+        )
+    return True
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return how options of outputs differ, for users; those that have their defaults may be absent."""
     words = {"None": "not given", "True": "on", "False": "off"}
     differences: list[str] = []
     for name in sorted({*before, *now}):
@@ -325,14 +366,7 @@ def _needs_restart(journal: Journal, settings: Settings, force: bool) -> bool:
         new = now.get(name)
         if old != new:
             differences.append(f"{name} was {words.get(str(old), old)} and is {words.get(str(new), new)}")
-    changes = ", ".join(differences)
-    if not force:
-        raise ModelError(
-            f"the folder was made with other options: {changes}",
-            file=journal.path,
-            hint="Give the same options, another folder, or --force (force=True) to convert everything again.",
-        )
-    return True
+    return ", ".join(differences)
 
 
 @define(eq=False)

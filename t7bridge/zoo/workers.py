@@ -1,4 +1,4 @@
-"""The work on one file, and the engines: sets of processes that do it.
+"""The work on one file, and the engines: sets of processes that do it. A job is the record of a file to convert.
 
 The engine for this machine has worker processes, each of which may die or hang at the cost of its current file only.
 They are spawned, not forked, and read their jobs from a pipe some files ahead, so that a small file costs no wait.
@@ -46,9 +46,9 @@ from ..io.copy import digest
 from ..io.output import flush_to_disk
 from ..io.platform import ALONE, MemoryWatch, cores, kill, memory_limit
 from ..limits import Limits
-from ..report import Note
+from ..report import Note, Report
 from .journal import DONE, FOREIGN, NOTHING, Record, from_line, to_line
-from .places import as_local_input, as_local_output, is_in_memory, join, local_path, scratch_output
+from .places import as_local_input, as_local_output, head_if_exists, is_in_memory, join, local_path, scratch_output
 from .plan import Settings, fail_foreign
 
 NO_PICTURE = "no picture: "
@@ -117,43 +117,45 @@ def convert_one(record: Record, settings: Settings) -> Record:
 def _convert(record: Record, settings: Settings, source: str) -> None:
     """Convert a local file, and do what else the settings ask for; the record gets the outcome.
 
-    The output appears at its place, or is uploaded, at the very end, when all has succeeded. If a foreign file is
-    there, the output is compared with it, and dropped.
+    If a file is at the place of the output that may be foreign, the output is compared with it, and dropped: an
+    interrupted run may have written it.
 
     Args:
-        record: as the plan has made it; `ours` is false if a foreign file is at the place of the output.
+        record: as the plan has made it; `ours` is false if a foreign file may be at the place of the output.
         settings: of each conversion.
         source: the path of the local file.
     """
     place = join(settings.folder, record.output)
-    with as_local_output(place) if record.ours else scratch_output(place) as target:
+    is_compared = not record.ours
+    with scratch_output(place) if is_compared else as_local_output(place) as target:
         _write(record, settings, source, target)
         if settings.verify:
             _verify(settings, source, target)
         if settings.prove:
             _prove(record, settings, source)
         hash_and_size = digest(target)
-        if record.ours:
-            if settings.flush:
-                flush_to_disk(target)
-        elif not _is_existing_output(place, hash_and_size, settings):
-            fail_foreign(record)
-            return
-        record.ours = True
+        if is_compared:
+            if not _is_existing_output(place, hash_and_size, settings):
+                fail_foreign(record)
+                return
+            record.ours = True
+        elif settings.flush:
+            flush_to_disk(target)
         if settings.draw:
             _draw(record, settings, source, picture_of(place))
+    # Here an output in a store is uploaded.
     record.output_hash, record.output_bytes = hash_and_size
     record.status = DONE
 
 
 def _is_existing_output(place: str, hash_and_size: tuple[str, int], settings: Settings) -> bool:
-    """Return whether the file or folder at the place of an output is that output, as an interrupted run has written it.
+    """Return whether the existing file or folder at the place of an output is that output.
 
     If it is, it stays as the output, and is flushed to the disk where the settings ask for that.
 
     Args:
         place: path or URL of the output.
-        hash_and_size: those of the output that was made now, see `digest`.
+        hash_and_size: SHA-256 and bytes of the output that was made now; of a folder, of all in it.
         settings: of each conversion.
     """
     with as_local_input(place, may_be_folder=settings.module) as existing:
@@ -173,8 +175,8 @@ def _fail_for_memory(record: Record, settings: Settings) -> Record:
 def _write(record: Record, settings: Settings, source: str, target: str) -> None:
     """Write the output in the requested format, and note in the record how.
 
-    What exists under its name is replaced: an output of an earlier run, as `make_plan` has checked, or a file that
-    `force` replaces.
+    What exists under its name is replaced: by `make_plan` it is an output of an earlier run, or a file that the option
+    `force` of the zoo replaces.
 
     Args:
         record: receives mode, number of tensors, layers without a counterpart in PyTorch, and notes.
@@ -182,23 +184,35 @@ def _write(record: Record, settings: Settings, source: str, target: str) -> None
         source: path of the input.
         target: path of the output.
     """
-    if settings.module:
-        from ..tools.write_module import write_module
-
-        with open_document(source, limits=settings.limits) as document:
-            if document.spec.values != LUA:
-                raise NoModuleError(f"is {document.title}: modules are made of Lua's layers, and it has none")
-        report = write_module(source, target, force=True, limits=settings.limits, **settings.options)
-    else:
-        options = {**settings.options, "force": True, "limits": settings.limits}
-        if format_for(target, settings.to).values == PYTHON:
-            # One output a file: one that stands beside it is not in the journal, and could replace another program's.
-            options["config"] = False
-        # The files of a zoo differ: an option that does not fit one of them is a note of that file.
-        report = convert_as(Convert(source, target, to=settings.to, **options), must_fit=False)
-    record.mode, record.tensors = report.mode, report.tensors
+    report = _written_module(settings, source, target) if settings.module else _converted(settings, source, target)
+    record.mode = report.mode
+    record.tensors = report.tensors
     record.layers = [[note.path, note.class_name, note.message] for note in report.notes if note.code == "unmapped"]
     _keep_notes(record, report.notes)
+
+
+def _written_module(settings: Settings, source: str, target: str) -> Report:
+    """Write a model as a module; return the report.
+
+    Raises:
+        NoModuleError: the file has no layers of Lua, of which modules are made.
+    """
+    from ..tools.write_module import write_module
+
+    with open_document(source, limits=settings.limits) as document:
+        if document.spec.values != LUA:
+            raise NoModuleError(f"is {document.title}: modules are made of Lua's layers, and it has none")
+    return write_module(source, target, force=True, limits=settings.limits, **settings.options)
+
+
+def _converted(settings: Settings, source: str, target: str) -> Report:
+    """Convert a file; return the report. An option that does not fit it is a note: the files of a zoo differ."""
+    options = {**settings.options, "force": True, "limits": settings.limits}
+    # One output a file: a configuration beside it is not in the journal, and could replace another program's. Only
+    # formats of Python's values have one, and the option.
+    if format_for(target, settings.to).values == PYTHON:
+        options["config"] = False
+    return convert_as(Convert(source, target, to=settings.to, **options), must_fit=False)
 
 
 def picture_of(target: str) -> str:
@@ -215,19 +229,23 @@ def _draw(record: Record, settings: Settings, source: str, place: str) -> None:
         source: path of the model.
         place: path or URL of the drawing.
     """
-    from ..workshop.draw import draw, is_page
+    from ..workshop.draw import HEAD_OF_PAGE, draw, is_page
 
     try:
+        # The plan knows only the names of outputs: a file with that of a drawing may be anyone's.
+        head = head_if_exists(place, HEAD_OF_PAGE)
+        if head is not None and not is_page(head):
+            raise T7BridgeError("a foreign file has the name of the picture")
         with as_local_output(place) as target:
-            # The plan knows only the names of outputs: a file with that of a drawing may be anyone's.
-            if os.path.exists(target) and not is_page(target):
-                raise T7BridgeError("a foreign file has the name of the picture")
             draw(source, target, force=True, limits=settings.limits)
             if settings.flush:
                 flush_to_disk(target)
-    except (T7BridgeError, MemoryError) as error:
-        reason = error.message if isinstance(error, T7BridgeError) else "out of memory"
-        _add_note(record, NO_PICTURE + reason)
+    except T7BridgeError as error:
+        _add_note(record, NO_PICTURE + error.message)
+    except MemoryError:
+        _add_note(record, f"{NO_PICTURE}out of memory")
+    except OSError as error:  # of what has its name: a folder, say
+        _add_note(record, f"{NO_PICTURE}cannot be written: {error.strerror or error}")
 
 
 def _prove(record: Record, settings: Settings, source: str) -> None:
@@ -256,7 +274,7 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
 
 
 _EDITS = frozenset(("rename", "strip", "dtype"))
-"""Options by which names and types of an output differ from those of its input."""
+"""Options by which names and types of tensors in an output differ from those in its input."""
 
 
 def _are_lua(source: str, target: str, limits: Limits) -> bool:
@@ -272,35 +290,45 @@ def _verify(settings: Settings, source: str, target: str) -> None:
     """Compare an output with its input.
 
     Args:
-        settings: of the conversion, by which the output may differ from the input; its `options` are those that differ
-            from their defaults.
+        settings: of the conversion, by which the output may differ from the input.
         source: path of the input.
         target: path of the output.
 
     Raises:
         VerifyError: the two differ.
     """
+    differences = _differences(settings, source, target)
+    if differences:
+        raise VerifyError("the output differs from the input", found="; ".join(differences[:3]))
+
+
+def _differences(settings: Settings, source: str, target: str) -> list[str]:
+    """Return how an output differs from what is to be made of its input, in words.
+
+    Args:
+        settings: of the conversion; its `options` are those that differ from their defaults.
+        source: path of the input.
+        target: path of the output.
+    """
+    # The module of a format has `differences` if those who define the format have a library that reads it: the output
+    # is read by that.
     has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
     if has_own_library:
-        # The output is read by the library of those who define the format.
         from ..conversion.targets import differences
 
-        texts = differences(source, target, settings.limits, **settings.options)
-    elif not _EDITS.isdisjoint(settings.options) and not _are_lua(source, target, settings.limits):
-        # Names and types of tensors were changed: those of the input are changed alike before they are compared. A copy
-        # of a `.t7` as a `.t7` has none of these changes: it is compared below.
+        return differences(source, target, settings.limits, **settings.options)
+    has_edits = not _EDITS.isdisjoint(settings.options)
+    if has_edits and not _are_lua(source, target, settings.limits):
+        # The input is changed alike before both are compared.
         from ..conversion.targets import edited_differences
 
-        texts = edited_differences(source, target, settings.limits, **settings.options)
-    else:
-        # The whole values are compared, as other readers than ours see them.
-        from ..tools.verify import verify
+        return edited_differences(source, target, settings.limits, **settings.options)
+    # The whole values are compared, as other readers than ours see them.
+    from ..tools.verify import verify
 
-        compact = settings.options.get("compact", False)
-        report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
-        texts = [str(difference) for difference in report.differences]
-    if texts:
-        raise VerifyError("the output differs from the input", found="; ".join(texts[:3]))
+    compact = settings.options.get("compact", False)
+    report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
+    return [str(difference) for difference in report.differences]
 
 
 def _add_note(record: Record, message: str) -> None:
@@ -527,28 +555,26 @@ class _Worker:
     Args:
         settings: settings of each conversion.
         answers: gets pairs of the worker and the lines that it wrote, or `None` at its end.
-
-    Attributes:
-        jobs: the records of the files assigned and not yet answered, in order: the worker is at the first.
-        began: when it began with the first of them, on the clock of `time.monotonic`; `None` before it is ready.
-        late: whether it was killed because a file took too long.
-        memory: raises its limit of memory a little where it is stuck at it.
     """
 
     def __init__(self, settings: Settings, answers: queue.SimpleQueue[Any]) -> None:
         self.jobs: deque[Record] = deque()
+        """Those assigned and not yet answered, in order: the worker is at the first."""
         self.began: float | None = None
-        self.late = False
-        # `None`: it shares ours.
-        stderr = None if os.environ.get("T7BRIDGE_TRACEBACK") else subprocess.DEVNULL
+        """When it began with the first job, on the clock of `time.monotonic`; `None` before it is ready."""
+        self.late_file: Record | None = None
+        """The file that took too long, for which it was killed; `None` if it was not."""
+        is_shown = bool(os.environ.get("T7BRIDGE_TRACEBACK"))
+        stderr = None if is_shown else subprocess.DEVNULL  # `None`: it shares ours
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            **ALONE,
+            **ALONE,  # Ctrl-C reaches the parent only, which ends it
         )
         self.memory = MemoryWatch(self._process.pid)
+        """Raises its limit of memory a little where it is stuck at it."""
         assert self._process.stdin is not None
         self._input = self._process.stdin
         self._send(settings.as_json())
@@ -573,7 +599,8 @@ class _Worker:
 
     def assign(self, jobs: list[Record]) -> None:
         """Assign it more jobs."""
-        if self.began is not None and not self.jobs:  # it was idle, and begins now
+        is_idle = self.began is not None and not self.jobs
+        if is_idle:  # it begins now
             self.began = time.monotonic()
         self.jobs += jobs
         self._send(to_line(jobs))
@@ -607,8 +634,7 @@ class LocalEngine(Engine):
         self._settings = settings
         self._timeout = timeout
         self._next_jobs: deque[Record] = deque()
-        """Jobs to assign before those that wait: the next one, taken to look at its size, and the rest of the queues of
-        workers that died."""
+        """Jobs to give before those that wait: one for which a worker had no room, and what workers that died had."""
         self._workers = [_Worker(settings, self._answers) for _ in range(workers)]
 
     def current(self) -> list[Record]:
@@ -636,7 +662,7 @@ class LocalEngine(Engine):
         if self._settings.memory:
             worker.memory.raise_limit_if_stuck()
         if self._timeout and time.monotonic() - worker.began > self._timeout:
-            worker.late = True
+            worker.late_file = worker.jobs[0]
             worker.kill()
 
     def _refill(self, worker: _Worker, waiting: Iterator[Record]) -> None:
@@ -646,25 +672,30 @@ class LocalEngine(Engine):
 
         Args:
             worker: the worker.
-            waiting: the files that no worker has yet; those given are taken from it.
+            waiting: the files that no worker has had yet; those given are taken from it.
         """
         if len(worker.jobs) > _AHEAD_JOBS // 2:
             return
         room = _AHEAD_BYTES - sum(map(self._weight, worker.jobs))
         more: list[Record] = []
         while room > 0 and len(worker.jobs) + len(more) < _AHEAD_JOBS:
-            if not self._next_jobs:
-                self._next_jobs.extend(islice(waiting, 1))
-            if not self._next_jobs:  # all files were handed out
+            job = self._next_job(waiting)
+            if job is None:
                 break
-            weight = self._weight(self._next_jobs[0])
             is_idle = not worker.jobs and not more
-            if weight > room and not is_idle:
-                break  # a large file waits for an idle worker
-            more.append(self._next_jobs.popleft())
-            room -= weight
+            if self._weight(job) > room and not is_idle:
+                self._next_jobs.appendleft(job)
+                break
+            more.append(job)
+            room -= self._weight(job)
         if more:
             worker.assign(more)
+
+    def _next_job(self, waiting: Iterator[Record]) -> Record | None:
+        """Return the next file to give to a worker; `None` when all were given."""
+        if self._next_jobs:
+            return self._next_jobs.popleft()
+        return next(waiting, None)
 
     def _weight(self, job: Record) -> int:
         """Return the bytes that a job takes of `_AHEAD_BYTES` in the queue of a worker.
@@ -684,7 +715,7 @@ class LocalEngine(Engine):
         """
         worker, lines = answer
         if lines is None:
-            if worker in self._workers:  # else `close` has ended it
+            if worker in self._workers:  # otherwise `close` has ended it
                 yield self._replace(worker)
             return
         # Each answer, `READY` too, means that it begins with the next job.
@@ -695,10 +726,10 @@ class LocalEngine(Engine):
                 yield worker.jobs.popleft().copy_values_of(outcome)
 
     def _replace(self, worker: _Worker) -> Record | None:
-        """Replace a dead worker, and mark the file that it was working on as failed.
+        """Replace a dead worker, and mark the file that it was working on as failed; the others it had are given again.
 
         Returns:
-            The file; `None` if it had none.
+            The file; `None` if it had none, or if it was killed when it had just finished the file that took too long.
 
         Raises:
             T7BridgeError: the worker died before it was ready, as every other would.
@@ -712,9 +743,22 @@ class LocalEngine(Engine):
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
         if not worker.jobs:
             return None
-        job = worker.jobs.popleft()
+        is_innocent = worker.late_file is not None and worker.late_file is not worker.jobs[0]
+        failed = None if is_innocent else worker.jobs.popleft()
         self._next_jobs.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
-        if worker.late:
+        if failed is None:
+            return None
+        return self._fail(failed, cause, was_late=worker.late_file is not None)
+
+    def _fail(self, job: Record, cause: str, *, was_late: bool) -> Record:
+        """Mark the file at which a worker died as failed; return it.
+
+        Args:
+            job: the file.
+            cause: how the process ended: `signal SIGKILL` or `exit code 1`.
+            was_late: whether the worker was killed since the file took too long.
+        """
+        if was_late:
             reason = f"took longer than the {self._timeout:g} seconds of --timeout"
             return job.fail("Timeout", "took longer than --timeout", reason)
         if cause == f"exit code {_NO_MEMORY}":
@@ -733,7 +777,7 @@ class LocalEngine(Engine):
 
 
 _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
-"""The engine of each thread of this machine of a cluster, and its settings."""
+"""On a machine of a cluster: by thread, the settings and the timeout of its engine, and the engine."""
 
 
 def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
@@ -750,13 +794,13 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
         The files with their outcomes, as such a line.
     """
     thread = threading.get_ident()
-    key = (settings, timeout)
-    key_of_engine, engine = _engines.get(thread, (None, None))
-    if engine is None or key_of_engine != key:
+    needed = (settings, timeout)
+    existing, engine = _engines.get(thread, (None, None))
+    if engine is None or existing != needed:
         if engine is not None:
             engine.close()
         engine = LocalEngine(Settings.from_json(settings), workers=1, timeout=timeout)
-        _engines[thread] = key, engine
+        _engines[thread] = needed, engine
     # The engine yields `None`, too, while nothing is finished.
     outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]
     return to_line(outcomes)
@@ -855,21 +899,12 @@ class DaskEngine(Engine):
             by_number = {job.number: job for job in jobs}
             for result in from_line(answer.result()):
                 yield by_number[result.number].copy_values_of(result)
-            return
-        if len(jobs) > 1:
+        elif len(jobs) > 1:
             for job in jobs:
                 self._submit([job])
-            return
-        (job,) = jobs
-        kind = "ClusterError"
-        reason = answer.status  # cancelled or lost, say
-        if answer.status == "error":
-            error = answer.exception()
-            reason = f"could not be converted on the cluster: {type(error).__name__}: {error}"
-            # Dask's error for a task whose processes died each time. By its name, so that it need not be imported.
-            if type(error).__name__ == "KilledWorker":
-                kind = "WorkerDied"
-        yield job.fail(kind, "could not be converted on the cluster", reason)
+        else:
+            (job,) = jobs
+            yield _fail_on_cluster(job, answer)
 
     def close(self) -> None:
         """Cancel pending work, and end the cluster if it was started here."""
@@ -880,6 +915,23 @@ class DaskEngine(Engine):
         self._client.close()
         if self._cluster is not None:
             self._cluster.close()
+
+
+def _fail_on_cluster(job: Record, future: Any) -> Record:
+    """Mark a file as failed that could not be converted on a cluster; return it.
+
+    Args:
+        job: the file, which was a group of its own.
+        future: Dask's, of the group.
+    """
+    message = "could not be converted on the cluster"
+    if future.status != "error":
+        return job.fail("ClusterError", message, reason=future.status)  # cancelled or lost, say
+    error = future.exception()
+    name = type(error).__name__
+    # Dask's error for a task whose processes died each time. By its name, so that it need not be imported.
+    kind = "WorkerDied" if name == "KilledWorker" else "ClusterError"
+    return job.fail(kind, message, f"{message}: {name}: {error}")
 
 
 def _next_group(waiting: Iterator[Record]) -> list[Record]:

@@ -222,6 +222,21 @@ def test_element_type_of_a_page_is_the_first_of_equally_many():
         assert f"    model = Model(){cast}\n" in text
 
 
+def test_element_type_of_a_container_is_not_that_of_what_is_inside():
+    """A method that casts a container casts the modules inside, too, which get their own type back after it."""
+    norm = read(TESTFILES / "nn" / "WeightNorm.t7")
+    for name in ("g", "v"):
+        norm[name] = Tensor.from_numpy(norm[name].numpy().astype("f2"))
+    layers = [norm]
+    for value in range(3):  # so that most tensors have float32
+        tensors = {"weight": np.full((3, 3), value, "f4"), "bias": np.full(3, value, "f4")}
+        fields = {name: Tensor.from_numpy(array) for name, array in tensors.items()}
+        layers.append(TorchObject("nn.Linear", 1, Table.of(fields)))
+    modules = Table.of([*enumerate(layers, 1)])
+    text = generate(TorchObject("nn.Sequential", 1, Table.of({"modules": modules}))).text
+    assert "    model.layers[0].half()\n    model.layers[0][0].float()\n" in text
+
+
 def test_more_states_than_names():
     """A page with more states at a time than there are names for them is refused."""
     *calls, _ = Writer(_block_of_cells(1000)).statements
@@ -236,3 +251,10 @@ def test_imports_in_the_order_of_their_names():
     expected = ["from m import A, Z", "from m import B as OwnB"]
     # What a set yields first depends on the hashes of the run.
     assert all(copied.import_lines(list(order)) == expected for order in permutations(names))
+
+
+def test_imports_of_a_user_are_not_among_those_of_the_standard_library():
+    """A module that Python does not have is in the group of PyTorch, as isort and Ruff order imports."""
+    imports = [("my.layers", "Softmax", "OwnSoftmax"), ("torch", "", ""), ("pathlib", "Path", "")]
+    expected = ["from pathlib import Path", "", "import torch", "from my.layers import Softmax as OwnSoftmax"]
+    assert copied.import_lines(imports) == expected

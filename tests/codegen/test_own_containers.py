@@ -128,6 +128,27 @@ def test_element_that_no_list_has(index: int, named: str) -> None:
         unregister_layer("my.Element")
 
 
+def test_branches_beside_another_call() -> None:
+    """Two branches that are added up are a body and a shortcut, even if the container calls a third module, too."""
+
+    def flow(spec: Any, value: Any, d: Domain[Any]) -> Any:
+        first, second = (d.call(spec, name, value) for name in ("0", "1"))
+        d.call(spec, "2", first)
+        return d.items([first, second])
+
+    traits = Traits(flow=flow, transparent=True, returns_list=True)
+    register_module("my.Branches", children=modules, traits=traits)(Container)
+    linear = TorchObject("nn.Linear", 1, Table.of({"weight": Tensor.from_numpy(np.ones((4, 4), "f4"))}))
+    layers = [TorchObject("nn.Tanh", 1, Table.of({})) for _ in range(2)]
+    branches = TorchObject("my.Branches", 1, Table.of({"modules": Table.from_list([linear, *layers])}))
+    added = TorchObject("nn.CAddTable", 1, Table.of({}))
+    model = TorchObject("nn.Sequential", 1, Table.of({"modules": Table.from_list([branches, added])}))
+    try:
+        assert "self.body = nn.Linear(4, 4, bias=False)" in generate(model).text
+    finally:
+        unregister_layer("my.Branches")
+
+
 def test_entry_with_all_arguments_by_name(tmp_path: Path) -> None:
     """What a layer of torch.nn takes and returns is known where an entry names it, too.
 

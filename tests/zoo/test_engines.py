@@ -17,6 +17,8 @@ import t7bridge
 from t7bridge.errors import T7BridgeError
 from t7bridge.io import MemoryWatch
 from t7bridge.zoo import Record, Settings, convert_one
+from t7bridge.zoo.journal import to_line
+from t7bridge.zoo.workers import LocalEngine
 
 pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")
@@ -201,3 +203,20 @@ def test_the_output_that_stays_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
 
     convert_one(record, Settings(str(tmp_path), flush=True))
     assert (record.status, record.ours, flushed) == ("done", True, [str(output)])
+
+
+@pytest.mark.slow
+def test_a_late_file_that_is_finished_after_all_is_not_the_next_one(tmp_path: Path) -> None:
+    """A worker that is killed for a slow file may have just finished it: its next file is given to another one."""
+    engine = LocalEngine(Settings(folder=str(tmp_path)), workers=1, timeout=1e-9)
+    slow, innocent = Record(number=1, name="slow.t7"), Record(number=2, name="innocent.t7")
+    with contextlib.closing(engine):
+        assert list(engine._outcomes_of(engine._answers.get(timeout=PATIENCE))) == []  # it is ready
+        (worker,) = engine._workers
+        worker.jobs.extend((slow, innocent))
+        engine._watch(worker)
+        line = to_line([Record(number=1, name="slow.t7", status="done")]).encode()
+        assert [row.status for row in engine._outcomes_of((worker, [line])) if row is not None] == ["done"]
+        assert list(engine._outcomes_of((worker, None))) == [None]
+        assert list(engine._next_jobs) == [innocent]
+        assert innocent.status == "planned"

@@ -14,7 +14,7 @@ from zoo_helpers import JOURNAL, tree
 from zoo_maker import linear, tensor
 
 import t7bridge
-from t7bridge.errors import ModelError
+from t7bridge.errors import ModelError, TargetExistsError
 from t7bridge.zoo import Journal, Record, ZooReport
 
 fsspec = pytest.importorskip("fsspec")
@@ -106,6 +106,22 @@ def test_outputs_without_a_journal(models: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/b/net.pt").read_bytes() == b"mine"
     assert tree(tmp_path / "out")["a/net.pt"] == before["a/net.pt"]
     assert convert(models, tmp_path / "out").now == {}
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json", "report.csv"])
+def test_foreign_files_with_names_of_reports_stay(models: Path, tmp_path: Path, name: str) -> None:
+    """Without `force` a report replaces no file that no zoo has written; it does where only the journal was lost."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_bytes(b"mine")
+    with pytest.raises(TargetExistsError, match=f"{name} exists already"):
+        convert(models, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+    assert (tmp_path / "out" / name).read_bytes() == b"mine"
+
+    assert convert(models, tmp_path / "out", force=True).now == {"done": 2}
+    (tmp_path / "out" / JOURNAL).unlink()
+    convert(models, tmp_path / "out")
+    assert (tmp_path / "out" / name).read_bytes() != b"mine"
 
 
 @pytest.mark.parametrize("way", ["", ".", "a/..", "link", "a", "link/a", "local://", "pattern"])

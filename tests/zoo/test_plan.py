@@ -76,6 +76,10 @@ def test_pattern(tmp_path: Path) -> None:
 
     assert names(tmp_path / "m/*/net.t7") == ["a/net.t7", "b/net.t7"]
     assert names(tmp_path / "**/*.t7") == ["m/a/net.t7", "m/b/net.t7", "n/net.t7"]
+    # Folders that a recursive pattern matches are listed, too; where it matches all that is in them, by itself.
+    assert names(tmp_path / "**/a") == ["m/a/net.t7"]
+    assert names(tmp_path / "**/[mb]") == names(tmp_path / "m**") == ["m/a/net.t7", "m/b/net.t7", "m/b/net.txt"]
+    assert names(tmp_path / "**") == names(tmp_path / "**/*") == names(tmp_path)
 
 
 def test_links(tmp_path: Path) -> None:

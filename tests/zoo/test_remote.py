@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from helpers import run_here
 from zoo_helpers import JOURNAL, answers, free_port, process, tree, verdicts, wait_for, web_server, zoo
-from zoo_maker import make_zoo, tensor
+from zoo_maker import LITTLE8, linear, make_zoo, tensor
 
 import t7bridge
 from t7bridge.errors import ModelError, T7BridgeError, UnsupportedError
@@ -65,6 +65,20 @@ def test_memory_is_seen_by_this_process_only(memory, tmp_path: Path) -> None:  #
         t7bridge.convert_zoo("memory://zoo", tmp_path / "out", timeout=3)
     with pytest.raises(ModelError, match="other processes cannot access"):
         t7bridge.convert_zoo("memory://zoo", tmp_path / "out", engine="dask")
+
+
+def test_foreign_files_with_names_of_pictures_stay(memory) -> None:  # type: ignore[no-untyped-def]
+    """In a store, too, a file with the name of a picture that no run has drawn is not replaced; our own is."""
+    memory.pipe("/zoo/a.t7", linear(random.Random(1), LITTLE8))
+    memory.pipe("/out/a.pt.html", b"<p>mine")
+    (row,) = t7bridge.convert_zoo("memory://zoo", "memory://out", draw=True).rows
+    assert (row.status, row.notes[-1][2]) == ("done", "no picture: a foreign file has the name of the picture")
+    assert memory.cat("/out/a.pt.html") == b"<p>mine"
+
+    memory.rm("/out/a.pt.html")
+    for force in (False, True):
+        t7bridge.convert_zoo("memory://zoo", "memory://out", draw=True, prove=force, force=force)
+    assert b"t7bridge draw" in memory.cat("/out/a.pt.html")
 
 
 def test_names_of_archives_stay_inside(tmp_path: Path) -> None:

@@ -486,6 +486,9 @@ def test_pictures(small: Path, tmp_path: Path) -> None:
     put(tmp_path / "other/a/net.pt.html", b"<p>mine")
     (row, *_) = convert(small, tmp_path / "other", draw=True).rows
     assert (row.status, row.notes[-1][2]) == ("done", "no picture: a foreign file has the name of the picture")
+    (tmp_path / "taken/a/net.pt.html").mkdir(parents=True)
+    (row, *_) = convert(small, tmp_path / "taken", draw=True).rows
+    assert (row.status, row.notes[-1][2]) == ("done", "no picture: cannot be written: Is a directory")
     assert (tmp_path / "other/a/net.pt.html").read_bytes() == b"<p>mine"
 
 
@@ -495,3 +498,10 @@ def test_a_time_limit_is_a_time(timeout: float, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="timeout must be 0"):
         t7bridge.convert_zoo(tmp_path, tmp_path / "out", timeout=timeout)
     assert not (tmp_path / "out").exists()
+
+
+def test_pairs_of_names_are_the_same_options_again(small: Path, tmp_path: Path) -> None:
+    """Options are compared with those of earlier runs as the journal has them: pairs in lists, not in tuples."""
+    for expected in (1, 0):
+        report = convert(small / "a", tmp_path / "out", to="safetensors", rename=(("weight", "kernel"),))
+        assert report.now.get("done", 0) == expected

@@ -1,4 +1,4 @@
-"""Drawing of models: `layout` places the blocks, `pictures` writes them, `drawing` has the verb."""
+"""Drawing of models: `layout` places the blocks, `pictures` and `page` write them, `drawing` has the verb."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from ...data import face
 
 if TYPE_CHECKING:
     from .drawing import draw as draw
-    from .pictures import is_page as is_page
+    from .page import HEAD_OF_PAGE as HEAD_OF_PAGE
+    from .page import is_page as is_page
 
 __getattr__ = face(
     __name__,
     {
         "drawing": "draw",
-        "pictures": "is_page",
+        "page": "HEAD_OF_PAGE is_page",
     },
 )

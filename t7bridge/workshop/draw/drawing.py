@@ -29,12 +29,14 @@ from ...nn.blocks import Block, DrawnModel, Weight, drawn_model, group_of, model
 from ...nn.mapping import is_torch_or_ours
 from ...nn.places import choose_module
 from ...nn.torch_nn import TORCH
-from ...text import clean, counted, printable
+from ...text import Step, clean, counted, printable
 from ...tools.shapes import Shapes, shapes_of
 from ...tools.view import MOST, Fold, folds_of, opened_of, view_of
+from .boxes import Box
 from .cells import with_cells
-from .layout import Box, lay_out, readable
-from .pictures import MAX_CHARS, ROOMY, as_data, as_dot, as_page, as_png, as_svg, places_of
+from .layout import lay_out, scale_of
+from .page import MAX_CHARS, ROOMY, as_data, as_page, places_of
+from .pictures import as_dot, as_png, as_svg
 
 FORMATS = (".html", ".svg", ".png", ".dot", ".json")
 FORMAT = "t7bridge-graph"
@@ -107,12 +109,12 @@ class Drawing:
         Raises:
             LimitError: the content exceeds a page.
         """
-        # A page becomes brief before it is large; with statistics, which were asked for and are left out then, later.
-        most_uncut = MAX_CHARS if self.weights else ROOMY
-        data = {**self._graph(self.pictured), "contents": self.contents}
+        # A brief graph has no statistics: where they were asked for, it is made only if the page would be refused.
+        most_in_full = MAX_CHARS if self.weights else ROOMY
+        data = {**self._graph(self.pictured, self._folds_of_picture), "contents": self.contents}
         graph = as_data(data)
-        if len(graph) > most_uncut:
-            _shorten(data["nodes"], self.pictured)
+        if len(graph) > most_in_full:
+            _make_brief(data["nodes"], self.pictured)
             graph = as_data(data)
         if len(graph) > MAX_CHARS:
             hint = "Draw a part with --at (at=… in Python), or write .svg, .dot or .json."
@@ -133,14 +135,15 @@ class Drawing:
 
         The fewest blocks are shown however small they are; more of them as long as the picture stays readable.
         """
-        opened = opened_of(self.pictured[0], self._folds_of_picture, _NUMBERS_OF_BLOCKS[0])
+        fewest, *more_numbers = _NUMBERS_OF_BLOCKS
+        opened = opened_of(self.pictured[0], self._folds_of_picture, fewest)
         root = lay_out(self._shown(opened))
-        for most in _NUMBERS_OF_BLOCKS[1:]:
-            more_opened = opened_of(self.pictured[0], self._folds_of_picture, most)
+        for number in more_numbers:
+            more_opened = opened_of(self.pictured[0], self._folds_of_picture, number)
             if more_opened == opened:
                 continue
             larger = lay_out(self._shown(more_opened))
-            if readable(larger) < _READABLE:
+            if scale_of(larger) < _READABLE:
                 break
             opened = more_opened
             root = larger
@@ -158,7 +161,7 @@ class Drawing:
 
     def graph(self) -> dict[str, Any]:
         """Return the graph as data, see docs/graph-json.md. Every text is escaped for terminals and pages."""
-        return self._graph(self.blocks)
+        return self._graph(self.blocks, self._folds)
 
     def write(self, path: PathLike, *, force: bool = False) -> None:
         """Write the picture in the format of the path's suffix, one of `FORMATS`.
@@ -201,37 +204,36 @@ class Drawing:
             lines.append("shapes are a guess from the layers")
         return blocks
 
-    def _graph(self, blocks: list[Block]) -> dict[str, Any]:
-        """Return the graph as data.
+    def _graph(self, blocks: list[Block], folds_by_block: dict[int, list[Fold]]) -> dict[str, Any]:
+        """Return the graph as data, see docs/graph-json.md.
 
         Args:
             blocks: all of them, each before those inside it.
+            folds_by_block: the runs of equal blocks in each container, by its identity.
         """
-        folds_by_block = self._folds if blocks is self.blocks else self._folds_of_picture
         numbers = {id(block): number for number, block in enumerate(blocks)}
-        # A key that several blocks have is that of the first, which comes last here.
-        keys = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
+        # Of blocks with one key, the first counts, which comes last here.
+        numbers_by_key = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
         nodes = []
         for block in blocks:
             folds = folds_by_block.get(id(block), [])
-            nodes.append(_node(block, numbers, keys, folds, statistics=self.weights))
-        data: dict[str, Any] = {
+            nodes.append(_node(block, numbers, numbers_by_key, folds, statistics=self.weights))
+        model = blocks[0]
+        return {
             "format": FORMAT,
             "version": VERSION,
             "producer": f"t7bridge {__version__}",
             "file": printable(self.file),
             "path": printable(self.path),
+            **({"prefix": printable(self.prefix)} if self.prefix else {}),
+            "input": [],
+            "output": [list(sizes) for sizes in model.shape],
+            **self.shapes.sizes,  # instead of these two, where they are known
+            "shapes": self.shapes.source,
+            "parameters": model.parameters,
+            "root": 0,
+            "nodes": nodes,
         }
-        if self.prefix:
-            data["prefix"] = printable(self.prefix)
-        data["input"] = []
-        data["output"] = [list(sizes) for sizes in self.blocks[0].shape]
-        data |= self.shapes.sizes  # "input" and "output", if they are known, instead of these
-        data["shapes"] = self.shapes.source
-        data["parameters"] = self.blocks[0].parameters
-        data["root"] = 0
-        data["nodes"] = nodes
-        return data
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{_NOTEBOOK_HEIGHT}px;border:1px solid #8884"
@@ -244,7 +246,7 @@ class Drawing:
 def _node(
     block: Block,
     numbers: Mapping[int, int],
-    keys: Mapping[str, int],
+    numbers_by_key: Mapping[str, int],
     folds: list[Fold],
     *,
     statistics: bool,
@@ -254,7 +256,7 @@ def _node(
     Args:
         block: the block.
         numbers: identity of a block → its number among all blocks of the graph.
-        keys: key of a module → the number of its block; of every block that others refer to as `same`.
+        numbers_by_key: key of a module → the number of its block, to which others refer as `same`.
         folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
     """
@@ -266,7 +268,7 @@ def _node(
         **_facts(block, statistics),
     }
     if block.mark == "again":
-        node["same_as"] = keys[block.same]
+        node["same_as"] = numbers_by_key[block.same]
     if block.inside:
         inside = [numbers[id(inner)] for inner in block.inside]
         node["children"] = inside
@@ -277,11 +279,11 @@ def _node(
 
 
 def _facts(block: Block, statistics: bool) -> dict[str, Any]:
-    """Return the facts about a block that it has, as data.
+    """Return what there is to say about a block, as data: without facts that are empty.
 
     Args:
         block: the block.
-        statistics: as for `_node`.
+        statistics: whether weights are read, for their statistics.
     """
     facts = {
         "name": printable(block.name),
@@ -301,8 +303,10 @@ def _facts(block: Block, statistics: bool) -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _shorten(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
+def _make_brief(nodes: list[dict[str, Any]], blocks: list[Block]) -> None:
     """Make a graph that is too large brief: leave out fields, names of arguments and statistics, cut keys and paths.
+
+    Keys and paths are cut before they are escaped, so that no escape is cut.
 
     Args:
         nodes: of the graph, which are changed.
@@ -463,36 +467,34 @@ def _drawn(value: Any, name: str, request: Draw) -> Drawing:
         name: of the file, or of the value's class.
         request: the options; `at` is the path, `None` for all modules.
     """
-    at = request.at
     limits = request.limits
     weights = request.weights
-    if at is None:
+    if request.at is None:
         models = models_in(value, "root", limits)
     else:
-        path, module = choose_module(value, at, file="")  # `about_file` names the file in errors
+        path, module = choose_module(value, request.at, file="")  # `about_file` names the file in errors
         models = [drawn_model(module, path, limits)]
     shapes = shapes_of(models, request.input_shape, limits)
     if not models:
         return Drawing(structure_blocks(value, printable(name), limits), name, weights=weights)
-    if len(models) == 1:
-        model = models[0]
-        return Drawing(
-            model.blocks,
-            name,
-            model.path,
-            weights,
-            prefix=_prefix_in_whole_file(value, model.path),
-            shapes=shapes,
-            pictured=with_cells(model),
-        )
-    blocks = group_of(models, printable(name))  # the first one has the models in it; the others are theirs
-    _prefix_keys(models)
-    group, *_ = blocks
-    return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=_pictured_group(group, models))
+    if len(models) > 1:
+        _prefix_keys(models, value)
+        blocks = group_of(models, printable(name))
+        pictured = _pictured_group(blocks[0], models)
+        return Drawing(blocks, name, weights=weights, shapes=shapes, pictured=pictured)
+    # An only model has the keys of a file made of it alone; the prefix precedes them in one made of the whole file.
+    (model,) = models
+    prefix = _prefix_in_whole_file(value, model.path)
+    return Drawing(model.blocks, name, model.path, weights, prefix=prefix, shapes=shapes, pictured=with_cells(model))
 
 
 def _pictured_group(group: Block, models: list[DrawnModel]) -> list[Block]:
-    """Return the blocks of a picture of several models: a copy of their group, and theirs, with cells as one block."""
+    """Return the blocks of a picture of several models: a copy of their group, and theirs, with cells as one block.
+
+    Args:
+        group: the block around those of the models.
+        models: the models.
+    """
     pictures = [with_cells(model) for model in models]
     pictured = [evolve(group, inside=[picture[0] for picture in pictures])]
     for picture in pictures:
@@ -500,18 +502,19 @@ def _pictured_group(group: Block, models: list[DrawnModel]) -> list[Block]:
     return pictured
 
 
-def _prefix_keys(models: list[DrawnModel]) -> None:
-    """Give the blocks of several models the keys that they have in files made of the whole file: behind a prefix.
+def _prefix_keys(models: list[DrawnModel], value: Any) -> None:
+    """Give the blocks of several models the keys that they have in files made of the whole file.
 
     Args:
-        models: whose first blocks have names, see `group_of`.
+        models: those in the file; their blocks have the keys of files made of each model alone.
+        value: the root of the file.
     """
     for model in models:
-        prefix = model.blocks[0].name
+        prefix = _prefix_in_whole_file(value, model.path)
         for block in model.blocks:
-            block.key = f"{prefix}.{block.key}" if block.key else prefix
+            block.key = f"{prefix}{block.key}" if block.key else prefix.removesuffix(".")
             if block.mark == "again":
-                block.same = f"{prefix}.{block.same}"  # never the whole model: what contains itself is no module
+                block.same = f"{prefix}{block.same}"  # never the whole model: what contains itself is no module
 
 
 def _prefix_in_whole_file(value: Any, path: str) -> str:
@@ -524,13 +527,19 @@ def _prefix_in_whole_file(value: Any, path: str) -> str:
         value: the root of the file.
         path: of the model: `root.nets[1]`.
     """
-    names = []
-    for step in Path.parse(path).follow(value):
-        # A step is `.name`, `[3]` or `['any text']`.
-        name = step_name(step.key).lstrip(".").strip("[]'\"")
-        outer = step.parent.value if step.parent is not None else None
-        is_in_list = isinstance(outer, Table) and outer.sequence() is not None
-        if is_in_list:
-            name = str(int(name) - 1)  # Lua counts from 1
-        names.append(f"{name}.")
-    return "".join(names)
+    steps = Path.parse(path).follow(value)
+    return "".join(f"{_name_in_keys(step)}." for step in steps)
+
+
+def _name_in_keys(step: Path) -> str:
+    """Return the part of a key in a state dict that one step on the path of a value is."""
+    outer = step.parent.value if step.parent is not None else None
+    is_in_list = isinstance(outer, Table) and outer.sequence() is not None
+    if is_in_list:
+        return str(int(step.key) - 1)  # Lua counts from 1
+    if isinstance(step.key, bytes):
+        return step.key.decode("utf-8", "backslashreplace")
+    is_text = isinstance(step.key, str) and not isinstance(step.key, Step)
+    if is_text:
+        return str(step.key)
+    return step_name(step.key).lstrip(".").strip("[]")  # of a number, `[3]`

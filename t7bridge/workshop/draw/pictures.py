@@ -1,39 +1,31 @@
-"""Printers of drawings: SVG for any browser, PNG by any installed converter of SVG, text for Graphviz, which has a
-layout of its own, and a self-contained page: the graph and its positions as data, and the program that draws it.
-
-No text of a file becomes markup. In a page data are JSON with escaped `<`, `>` and `&`, the program sets `textContent`
-only, and the page forbids every script but its own two.
+"""Still pictures of drawings: SVG for any browser, PNG by any installed converter of SVG, and text for Graphviz, which
+has a layout of its own. No text of a file becomes markup.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from html import escape
 from importlib.resources import files
 from math import ceil, dist
-from typing import Any
 from xml.sax import saxutils
 
+from ...data import define
 from ...errors import UnsupportedError
 from ...nn.blocks import Block
 from ...text import printable
-from ...tools.view import Fold, view_of
+from .boxes import LINE, SIGN, Box, Line, Point, boxes_in, has_sign, texts_of, width_of
 from .cells import CELL
-from .layout import LINE, SIGN, Box, Line, Point, has_sign, lay_out, texts_of, width_of
 
 _STYLE = """text{font-family:system-ui,Helvetica,Arial,sans-serif;text-anchor:middle}
 svg .l,svg .first{text-anchor:start}svg text.l{fill:none}
 svg .page{fill:var(--bg)}
 """
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_HINT_FOR_PNG = "pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html."
 _MOST_PIXELS = 16_000
 """Maximum pixels of a side in browsers."""
 _SECONDS_OF_BROWSER = 120
@@ -42,15 +34,14 @@ _RADIUS = 8.0
 """Radius of corners of arrows, in pixels."""
 
 
-ROOMY = 1_700_000
-"""Characters of the graph as JSON beyond which long texts are cut."""
-MAX_CHARS = 2_500_000
-"""Characters of the graph as JSON beyond which it is refused."""
 _VARIABLE = re.compile(r"(--[\w-]+):([^;}]+)")
 """A variable that a style defines, and its value."""
+_TIP_OF_ARROWS = (
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto" '
+    'class="tip"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>'
+)
 _USE = re.compile(r"var\((--[\w-]+)\)")
 """A use of a variable."""
-_GENERATOR = '<meta name="generator" content="t7bridge draw">'
 
 
 def as_svg(root: Box, title: str) -> str:
@@ -61,26 +52,25 @@ def as_svg(root: Box, title: str) -> str:
         title: of the picture.
     """
     width, height = _size(root)
-    legend = _legend(root)
-    style, colours = _theme()
+    theme = _theme()
+    boxes = boxes_in(root)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">',
         f"<title>{_escaped(title)}</title>",
-        f"<style>{style}</style>",
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto" '
-        'class="tip"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
+        f"<style>{theme.style}</style>",
+        _TIP_OF_ARROWS,
         '<rect class="page" width="100%" height="100%"/>',
     ]
-    boxes = _boxes_in(root)
     for box in boxes:
-        parts += _box(box, colours)
+        parts += _box(box, theme.colours)
     # Arrows are drawn over all boxes.
     for box in boxes:
         for line in box.lines:
             parts += _arrow(line)
-    for number, meaning in enumerate(legend, 1):
-        place = f'x="{root.x:.0f}" y="{root.y + root.height + number * LINE + 2:.0f}"'
+    # The legend is below the model.
+    for number, meaning in enumerate(_legend(root), 1):
+        place = f'x="{root.x:.0f}" y="{root.bottom + number * LINE + 2:.0f}"'
         parts.append(f'<text {place} class="s first">{_escaped(meaning)}</text>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
@@ -103,29 +93,35 @@ _SIGNS = {
 
 def _legend(root: Box) -> list[str]:
     """Return what the signs mean that a picture has."""
-    texts = [line.label for box in _boxes_in(root) for line in box.lines]
-    texts += [text for box in _boxes_in(root) if box.block.kind == "end" for text in box.block.lines]
+    texts = [line.label for box in boxes_in(root) for line in box.lines]
+    texts += [text for box in boxes_in(root) if box.block.kind == "end" for text in box.block.lines]
     return [meaning for sign, meaning in _SIGNS.items() if any(text.startswith(sign) for text in texts)]
 
 
-def _boxes_in(root: Box) -> list[Box]:
-    """Return a box and all boxes in it, level by level."""
-    boxes = [root]
-    for box in boxes:  # grows
-        boxes += box.inside
-    return boxes
+@define(frozen=True)
+class _Theme:
+    """How blocks look, as in pages.
+
+    Attributes:
+        style: the rules of the pages, for light and dark screens.
+        colours: the variables for light screens, `--k-conv` → `#2f7de1`.
+    """
+
+    style: str
+    colours: dict[str, str]
 
 
-def _theme() -> tuple[str, dict[str, str]]:
-    """Return the style of the pages, for light and dark screens, and its colours; converters know no variables."""
-    # The third line has the dark variables once more, for the screen that is dark by itself.
-    light_variables, dark_variables, _, *rules = _web("theme.css").splitlines()
+def _theme() -> _Theme:
+    """Return the style of the pages, with colours instead of variables, which converters do not know."""
+    # The first three lines of the file have the variables, the third those of the second once more, for the screen that
+    # is dark by itself; the others have the rules that use them.
+    light_variables, dark_variables, _, *rules = web_file("theme.css").splitlines()
     style = "\n".join([_STYLE, *rules])
     light = dict(_VARIABLE.findall(light_variables))
     dark = {**light, **dict(_VARIABLE.findall(dark_variables))}
     light_style = _USE.sub(lambda use: light[use[1]], style)
     dark_style = _USE.sub(lambda use: dark[use[1]], style)
-    return f"{light_style}\n@media (prefers-color-scheme: dark) {{\n{dark_style}\n}}", light
+    return _Theme(f"{light_style}\n@media (prefers-color-scheme: dark) {{\n{dark_style}\n}}", light)
 
 
 def _box(box: Box, colours: dict[str, str]) -> list[str]:
@@ -141,7 +137,7 @@ def _box(box: Box, colours: dict[str, str]) -> list[str]:
     if block.repeat > 1:  # a second frame behind the first, which is drawn over it
         lines.append(f'<rect class="b" x="{box.x + 4:.1f}" y="{box.y + 4:.1f}" {size}/>')
     lines.append(frame)
-    is_layer = block.kind != "end" and not block.inside and not _ghost_classes(box)
+    is_layer = block.kind != "end" and not block.inside and not ghost_classes(box)
     if is_layer:
         # The colour of its kind, pale over the frame and full in a stripe at the left.
         fill = colours[f"--k-{block.category}"]
@@ -174,7 +170,7 @@ def _classes_of(box: Box) -> list[str]:
         classes.append("c")
     if block.mark:
         classes.append(block.mark)
-    if _ghost_classes(box):
+    if ghost_classes(box):
         classes.append("ghost")
     if any(weight.shared for weight in block.weights):
         classes.append("shared")
@@ -183,7 +179,7 @@ def _classes_of(box: Box) -> list[str]:
     return classes
 
 
-def _ghost_classes(box: Box) -> str:
+def ghost_classes(box: Box) -> str:
     """Return the classes of a block that is named once more, next to where an arrow would lead; empty for any other."""
     if box.block.source is not None or box.inside:
         return ""
@@ -232,35 +228,40 @@ def as_dot(blocks: list[Block]) -> str:
         blocks: all of them, each before those inside it.
     """
     numbers = {id(block): number for number, block in enumerate(blocks)}
-    style, colours = _theme()
+    theme = _theme()
     lines = ["digraph model {", "  compound=true; node [shape=box, style=filled, fontname=Helvetica];"]
     stack: list[tuple[Block | None, str]] = [(blocks[0], "  ")]
     """What is to be written, with its indentation; `None` closes a cluster."""
-    edges: list[str] = []
     while stack:
         block, indent = stack.pop()
         if block is None:
             lines.append(f"{indent}}}")
-            continue
-        number = numbers[id(block)]
-        label = "\\n".join(map(_quoted, texts_of(block)))
-        if not block.inside:
-            pale = "22"  # the last two digits of a colour are its opacity
-            fill = _fill_of_mark(block.mark, style) or colours[f"--k-{block.category}"] + pale
-            lines.append(f'{indent}n{number} [label="{label}", fillcolor="{fill}"];')
-            continue
-        lines.append(f'{indent}subgraph cluster_{number} {{ label="{label}"; fontname=Helvetica;')
-        stack.append((None, indent))
-        stack += [(inner, indent + "  ") for inner in reversed(block.inside)]
+        elif block.inside:
+            lines.append(f"{indent}subgraph cluster_{numbers[id(block)]} {{ {_label(block)}; fontname=Helvetica;")
+            stack.append((None, indent))
+            stack += [(inner, indent + "  ") for inner in reversed(block.inside)]
+        else:
+            options = f'{_label(block)}, fillcolor="{_fill(block, theme)}"'
+            lines.append(f"{indent}n{numbers[id(block)]} [{options}];")
+    for block in blocks:
         for arrow in block.arrows:
-            edges.append(_edge(block.inside[arrow.start], block.inside[arrow.end], arrow.label, numbers))
-    return "\n".join([*lines, *edges, "}"]) + "\n"
+            lines.append(_edge(block.inside[arrow.start], block.inside[arrow.end], arrow.label, numbers))
+    return "\n".join([*lines, "}"]) + "\n"
 
 
-def _fill_of_mark(mark: str, style: str) -> str:
-    """Return the colour that the style of the pages gives to blocks with a mark; empty for none."""
-    rule = re.search(rf"\.{mark}>rect\.b{{[^}}]*fill:(#\w+)", style) if mark else None
-    return rule[1] if rule else ""
+def _label(block: Block) -> str:
+    """Return the texts of a block as the option `label`."""
+    text = "\\n".join(map(_quoted, texts_of(block)))
+    return f'label="{text}"'
+
+
+def _fill(block: Block, theme: _Theme) -> str:
+    """Return the colour of a block: that which the style gives to its mark, or else that of its category, but pale."""
+    rule = re.search(rf"\.{block.mark}>rect\.b{{[^}}]*fill:(#\w+)", theme.style) if block.mark else None
+    if rule is not None:
+        return rule[1]
+    pale = "22"  # the last two digits of a colour are its opacity
+    return theme.colours[f"--k-{block.category}"] + pale
 
 
 def _edge(start: Block, end: Block, label: str, numbers: dict[int, int]) -> str:
@@ -305,7 +306,6 @@ def as_png(root: Box, title: str) -> bytes:
         UnsupportedError: none of them is installed, or can convert this one.
     """
     data = as_svg(root, title).encode("utf-8", "replace")
-    width, height = map(ceil, _size(root))
     try:
         import cairosvg
     except ImportError:
@@ -314,15 +314,15 @@ def as_png(root: Box, title: str) -> bytes:
         return bytes(cairosvg.svg2png(bytestring=data))
     program = shutil.which("rsvg-convert")
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    width, height = map(ceil, _size(root))
     if program is not None:
         png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
-    elif browser is not None and max(width, height) <= _MOST_PIXELS:
-        png = _by_browser(browser, data, width, height)
+    elif browser is None:
+        raise UnsupportedError("no converter to .png is installed", hint=_HINT_FOR_PNG)
+    elif max(width, height) > _MOST_PIXELS:
+        raise UnsupportedError("this picture is too large for the browser that converts to .png", hint=_HINT_FOR_PNG)
     else:
-        raise UnsupportedError(
-            "no converter to .png is installed",
-            hint="pip install cairosvg, install rsvg-convert (librsvg), or write .svg or .html.",
-        )
+        png = _by_browser(browser, data, width, height)
     if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return png
@@ -355,198 +355,6 @@ def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
             return b""
 
 
-def as_data(value: Any) -> str:
-    """Return a value as JSON in which nothing is markup."""
-    return _without_markup(_compact(value))
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _without_markup(text: str) -> str:
-    """Return JSON with the characters of HTML's markup as escapes of JSON, so that it cannot end a script element."""
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def _views_when_open(block: Block, folds: dict[int, list[Fold]]) -> list[list[Block]]:
-    """Return the views of an open container with those in it closed: as it is, and with repeated blocks one by one.
-
-    Args:
-        block: the container.
-        folds: the runs in each container that are shown once, by id; a container without any has one view.
-    """
-    only_this = {id(block)}
-    views = [view_of(block, folds, only_this)]
-    if id(block) in folds:
-        no_folds: dict[int, list[Fold]] = {}
-        views.append(view_of(block, no_folds, only_this))
-    return views
-
-
-def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], root: Box) -> str:
-    """Return the positions that a page needs, see `as_data`: of the content of each container, equal ones once.
-
-    `contents` is a list, and `of` has for each container the indexes in it of up to three contents: that with the
-    containers inside closed; that with repeated blocks one by one; and, if the container is open at first, that which
-    is seen then. `root` is the box of the model while it is closed.
-
-    Content is `[width, height, columns, boxes, arrows]`; a box `[number in the container or -1, x, y, width, height,
-    text, lines of it about hidden content, repetitions, content of a sequence that repeats, or class of a block that is
-    named once more]`; an arrow `[start, end, points, label, its place]`.
-
-    Args:
-        blocks: all of them, each before those inside it.
-        folds: the runs in each container that are shown once, by id.
-        opened: the containers that are open at first, by id.
-        root: what is seen first.
-    """
-    contents = _Contents()
-    indexes_of: dict[int, list[int]] = {}
-    """The indexes of the contents of each container, by its number."""
-    numbers = {id(block): number for number, block in enumerate(blocks)}
-    model = blocks[0]
-    lines_of_model = root.block.lines  # those about its input and output, too, which the view of a block does not have
-    for number, block in enumerate(blocks):
-        if block.inside:
-            views = _views_when_open(block, folds)
-            if block is model:
-                for view in views:
-                    view[0].lines = lines_of_model
-            indexes_of[number] = [contents.add(lay_out(view), block) for view in views]
-    for box in _boxes_in(root):
-        container = box.block.source
-        if box.inside and container is not None:  # it is open at first
-            indexes = indexes_of[numbers[id(container)]]
-            # Without repeated blocks, the first two contents are one. That which is seen first is the third.
-            if len(indexes) == 1:
-                indexes.append(indexes[0])
-            indexes.append(contents.add(box, container))
-    closed_view = view_of(model, folds, set())
-    closed_view[0].lines = lines_of_model
-    closed = lay_out(closed_view)
-    data = {
-        "root": _entry(closed, outer=closed, number=0, content=""),
-        "open": sorted(numbers[ident] for ident in opened),
-        "of": indexes_of,
-    }
-    # The contents are JSON already: they become the last entry of the object.
-    return _without_markup(f'{_compact(data)[:-1]},"contents":[{",".join(contents.indexes)}]}}')
-
-
-class _Contents:
-    """A list of contents of containers as JSON, equal ones once.
-
-    Attributes:
-        indexes: the index of each in the list, by the content; in the order of the list.
-    """
-
-    def __init__(self) -> None:
-        self.indexes: dict[str, int] = {}
-
-    def add(self, box: Box, container: Block) -> int:
-        """Add the content of a container as it is laid out in a box, unless there is an equal one; return its index."""
-        content = _content(box, {id(inner): number for number, inner in enumerate(container.inside)})
-        return self.indexes.setdefault(_compact(content), len(self.indexes))
-
-
-_NOT_IN_CONTAINER = -1
-"""Number of a box that is no block of the container, in data for pages."""
-
-
-def _content(box: Box, numbers: dict[int, int]) -> list[Any]:
-    """Return what is inside a box, see `places_of`.
-
-    Args:
-        box: the box.
-        numbers: of the blocks in its container, by id.
-    """
-    boxes = []
-    for inner in box.inside:
-        source = inner.block.source
-        number = _NOT_IN_CONTAINER
-        if source is not None:
-            number = numbers.get(id(source), _NOT_IN_CONTAINER)
-        # The block around one repetition of a sequence is only in the picture, and those inside it are the container's:
-        # they are listed here. What is inside a container the page finds under its number.
-        is_repetition = bool(inner.inside) and number == _NOT_IN_CONTAINER
-        content = _content(inner, numbers) if is_repetition else _ghost_classes(inner)
-        boxes.append(_entry(inner, box, number, content))
-    arrows = []
-    for line in box.lines:
-        coordinates: list[float] = []
-        for x, y in line.points:
-            coordinates += (x - box.x, y - box.y)
-        arrow: list[Any] = [line.start, line.end, _rounded(coordinates)]
-        if line.label:
-            x, y = line.at
-            arrow += [printable(line.label), *_rounded((x - box.x, y - box.y))]
-        arrows.append(arrow)
-    columns = _rounded(left - box.x for left in box.columns)
-    return [*_rounded((box.width, box.height)), columns, boxes, arrows]
-
-
-def _entry(box: Box, outer: Box, number: int, content: Any) -> list[Any]:
-    """Return a box, see `places_of`.
-
-    Args:
-        box: the box.
-        outer: the one around it.
-        number: in the container, or `_NOT_IN_CONTAINER`.
-        content: of the block around one repetition of a sequence, what is inside it; else `_ghost_classes` of the box.
-    """
-    block = box.block
-    sizes = _rounded((box.x - outer.x, box.y - outer.y, box.width, box.height))
-    text = "\n".join(map(printable, box.texts))
-    hidden_lines = len(block.summary) if block.kind == "closed" else 0
-    rest = [hidden_lines, block.repeat, content]
-    if rest == [0, 1, ""]:  # the usual values, which the page adds itself
-        rest = []
-    return [number, *sizes, text, *rest]
-
-
-def _rounded(numbers: Iterable[float]) -> list[float]:
-    """Return numbers with one decimal, whole ones as integers."""
-    rounded = [round(number, 1) for number in numbers]
-    return [int(number) if number == int(number) else number for number in rounded]
-
-
-def is_page(path: str) -> bool:
-    """Return whether a file is one of our pages."""
-    with open(path, "rb") as file:
-        return _GENERATOR.encode() in file.read(1000)
-
-
-def as_page(graph: str, places: str, title: str) -> str:
-    """Return a page as HTML, with the programs that show it; no other script may run in it.
-
-    Args:
-        graph: the graph; see `as_data`.
-        places: the result of `places_of`, likewise.
-        title: of the page.
-    """
-    theme, style, *scripts = map(_web, ("theme.css", "page.css", "layout.js", "page.js"))
-    # Only the scripts with these hashes may run.
-    hashes = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts)
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}"
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'{_GENERATOR}\n<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
-        f"<style>{theme}{style}</style>\n</head>\n"
-        f'<body>\n<script type="application/json" id="graph">{graph}</script>\n'
-        f'<script type="application/json" id="places">{places}</script>\n'
-        + "".join(f"<script>{script}</script>\n" for script in scripts)
-        + "</body>\n</html>\n"
-    )
-
-
-def _web(name: str) -> str:
+def web_file(name: str) -> str:
     """Return a file of the pages."""
     return files(__package__).joinpath("web").joinpath(name).read_text("utf-8")
-
-
-def _script_hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -4,7 +4,8 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,10 +17,12 @@ from helpers import ROOT
 import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
-from t7bridge.errors import LimitError, ModelError, TargetExistsError
+from t7bridge.errors import LimitError, ModelError, TargetExistsError, UnsupportedError
 from t7bridge.nn import Block, Flow, blocks_of
 from t7bridge.tools import Fold, folds_of, one_module, shown
-from t7bridge.workshop.draw.layout import Box, lay_out
+from t7bridge.workshop.draw.boxes import Box
+from t7bridge.workshop.draw.layout import lay_out
+from t7bridge.workshop.draw.pictures import as_png
 
 FILES = ROOT / "testfiles"
 MODELS = [
@@ -499,3 +502,37 @@ def test_png(tmp_path: Path) -> None:
     assert found is not None
     assert size == pytest.approx([int(found[1]), int(found[2])], abs=1)
     assert len(data) > 5000
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda first, _: {"[odd] 'key'": first},
+        lambda first, _: {"long " + "k" * 70: {"b": first}},
+        lambda first, second: {"my net": first, "other": second},
+        lambda first, second: {"nets": [first, second]},
+    ],
+)
+def test_keys_are_those_of_files_made_of_the_whole(wrapped: Callable[..., object], tmp_path: Path) -> None:
+    """Keys of models in tables are what `convert` calls their tensors, whatever the keys of the tables are."""
+    models = []
+    for _ in range(2):
+        fields = {"weight": Tensor.from_numpy(np.ones((2, 3), "f4")), "bias": Tensor.from_numpy(np.ones(2, "f4"))}
+        models.append(TorchObject("nn.Linear", 1, Table.of(fields)))
+    source = tmp_path / "all.t7"
+    t7bridge.save(wrapped(*models), source)
+    t7bridge.convert(source, tmp_path / "all.npz")
+    drawing = t7bridge.draw(source)
+    keys = {drawing.prefix + ".".join(filter(None, (block.key, "weight"))) for block in drawing.blocks if block.weights}
+    with np.load(tmp_path / "all.npz") as names:
+        assert keys == {name for name in names if name.endswith("weight")}
+
+
+def test_picture_too_large_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If only a browser could convert a picture, and it is too large for that, the error says so."""
+    monkeypatch.setattr(shutil, "which", lambda program: None if program == "rsvg-convert" else f"/bin/{program}")
+    monkeypatch.setattr("t7bridge.workshop.draw.pictures._MOST_PIXELS", 10)
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    drawing = t7bridge.draw(FILES / "models" / "siamese_shared.t7")
+    with pytest.raises(UnsupportedError, match="too large for the browser"):
+        as_png(drawing.layout(), "a")

@@ -13,7 +13,8 @@ import t7bridge
 from t7bridge import Table, TorchObject
 from t7bridge.cli import main
 from t7bridge.nn import Block, Flow
-from t7bridge.workshop.draw.layout import Box, Line, lay_out, width_of
+from t7bridge.workshop.draw.boxes import Box, Line, width_of
+from t7bridge.workshop.draw.layout import lay_out
 
 MODELS = TESTFILES / "models"
 
