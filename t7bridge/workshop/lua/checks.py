@@ -8,7 +8,7 @@ import sympy
 
 from ...data import define, np
 from .layers import LuaLayer, LuaNode, as_indices, first_row_along, make, one_for_each_element
-from .sizes import Shape, Sizes
+from .sizes import Extent, Shape, Sizes, is_static
 
 InputAxis = tuple[int, int]
 """An input and one of its dimensions, both 0-based."""
@@ -202,7 +202,7 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
             is_first = (number, axis) == (first_number, first_axis)
-            # Layers that take examples of several inputs refuse unequal numbers of them themselves.
+            # Of batches it is not told: see `inputs_of_other_batches`.
             are_batches = axis == first_axis == 0
             if not is_first and not are_batches:
                 check.equal = (first_number, first_axis)
@@ -252,6 +252,63 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
             extents.append(check.text(name_of[dimension]))
         texts.append(" x ".join(extents))
     return texts
+
+
+def inputs_of_other_batches(inputs: list[LuaNode], steps: list[LuaNode]) -> list[tuple[LuaNode, LuaNode]]:
+    """Return the inputs that Lua would take with another number of examples than an earlier input, each with that one.
+
+    The module requires equal numbers. Layers that take examples of both refuse others, but some inputs never meet.
+
+    Args:
+        inputs: the inputs.
+        steps: those of the model, in order.
+    """
+    groups = _compared_batches(inputs, steps)
+    pairs = []
+    for number, step in enumerate(inputs):
+        is_open = bool(step.shape) and not is_static(step.shape[:1])
+        same_batch = [other for other in range(number) if inputs[other].shape[:1] == step.shape[:1]]
+        if is_open and same_batch and groups[number].isdisjoint(same_batch):
+            pairs.append((step, inputs[same_batch[0]]))
+    return pairs
+
+
+def _has_parts_of_examples(shape: Shape, input_shape: Shape) -> bool:
+    """Return whether a value has one or several parts for each example of an input, along any dimension.
+
+    Several are the heads of an attention, which are merged with the batch. A batch that is fixed does not count.
+    """
+    batch, *_ = input_shape or (0,)
+    extents = [extent for extent in shape if isinstance(extent, Extent)]
+    return isinstance(batch, Extent) and any((extent.expr / batch.expr).is_Integer for extent in extents)
+
+
+def _refuses_unequal_numbers(step: LuaNode) -> bool:
+    """Return whether the layer of a step refuses values with unequal numbers of examples; false if that is not sure."""
+    if step.layer is None or step.layer.name == "nn.Index":  # which takes any number of indices
+        return False
+    if step.layer.name == "nn.JoinTable":  # unless it may join the examples
+        dimension, *_ = step.layer.args
+        return is_static([step.shape[dimension - 1]])
+    return True
+
+
+def _compared_batches(inputs: list[LuaNode], steps: list[LuaNode]) -> list[set[int]]:
+    """Return for each input, by their numbers, the inputs whose batches layers compare with its own; itself is one."""
+    groups = [{number} for number in range(len(inputs))]
+    owners = {id(step): {number} for number, step in enumerate(inputs)}  # the inputs whose examples a value is made of
+    for step in steps:
+        numbers: set[int] = set()
+        for source in step.inputs:
+            numbers |= owners.get(id(source), set())
+        numbers = {number for number in numbers if _has_parts_of_examples(step.shape, inputs[number].shape)}
+        owners[id(step)] = numbers
+        if not _refuses_unequal_numbers(step):
+            continue
+        merged = set().union(*(groups[number] for number in numbers))
+        for number in merged:
+            groups[number] = merged
+    return groups
 
 
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:

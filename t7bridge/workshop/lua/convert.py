@@ -18,7 +18,7 @@ from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS
 from .calls import ProgramBuilder
-from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
+from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, inputs_of_other_batches, texts_of
 from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, walk
 from .objects import ObjectMaker
@@ -167,6 +167,7 @@ def _add_guards(steps: _Steps) -> bool:
     """
     # Of all inputs, before a guard is between one of them and the layers that check sizes themselves.
     checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
+    pairs_of_batches = inputs_of_other_batches(steps.inputs, steps.builder.steps)
     has_guards = False
     for number, step in enumerate(steps.inputs):
         layer = guard(steps.checks[number], number, checked[number])
@@ -184,6 +185,9 @@ def _add_guards(steps: _Steps) -> bool:
             layer = guard_of_pair(len(step.shape), check.axis, len(other.shape), other_axis)
             _insert(layer, [step, other], steps)
             has_guards = True
+    for step, other in pairs_of_batches:
+        _insert(guard_of_pair(len(step.shape), 0, len(other.shape), 0), [step, other], steps)
+        has_guards = True
     return has_guards
 
 

@@ -340,3 +340,21 @@ def test_a_layer_behind_a_pooling_does_not_check_the_size_before_it(tmp_path: Pa
     torch.testing.assert_close(model(x[..., :8]), module(x[..., :8]))
     with pytest.raises(RuntimeError):
         model(x)
+
+
+class Means(nn.Module):
+    """Decides by the numbers of examples of two inputs, whose means alone meet in a layer."""
+
+    def forward(self, x, y):
+        z = x.mean(0) + y.mean(0)
+        return z.tanh() if x.shape[0] == y.shape[0] else z.sigmoid()
+
+
+def test_batches_that_no_layer_compares_are_compared(tmp_path: Path) -> None:
+    """The model refuses unequal numbers of examples, for which the module has another branch."""
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    t7bridge.save_module(Means(), tmp_path / "m.t7", example_inputs=(x, y))
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model([x, y]), Means()(x, y))
+    with pytest.raises(RuntimeError):
+        model([x, y[:2]])
