@@ -83,7 +83,7 @@ class Traits:
             `codegen/idioms.py`, or of `Lists` in `codegen/flow.py`, and arguments for it; or `flow`, by its flow if no
             module inside keeps a state. Transparent classes always are.
         polynomial: how its output is written as a polynomial, by which cells are recognized: the name of a method of
-            `Values` in `workshop/cells/polynomials.py`, and arguments for it. Transparent classes follow their flow.
+            `Values` in `workshop/cells/values.py`, and arguments for it. Transparent classes follow their flow.
         features: the position of the argument that is the number of features that it returns, from 0.
         takes_tokens: its input consists of numbers of tokens; its first argument is how many different ones there are.
         block: the base name of its class if it becomes a class of the source.

@@ -8,14 +8,16 @@ from ...data import face
 
 if TYPE_CHECKING:
     from .lift import cells_in as cells_in
-    from .stacks import Recurrence as Recurrence
+    from .recurrences import Recurrence as Recurrence
+    from .recurrences import StateOfStep as StateOfStep
+    from .recurrences import recurrence as recurrence
     from .stacks import recognized as recognized
-    from .stacks import recurrence as recurrence
 
 __getattr__ = face(
     __name__,
     {
         "lift": "cells_in",
-        "stacks": "Recurrence recognized recurrence",
+        "recurrences": "Recurrence StateOfStep recurrence",
+        "stacks": "recognized",
     },
 )

@@ -1,37 +1,23 @@
-"""The values of a graph as polynomials: sums of products of functions and of products of matrices with other values.
+"""Polynomials of atoms: sums of terms, each a product of atoms and a number. The atoms of a formula of a cell are
+letters and functions of letters, those of a value in a graph are what is not written as a sum of products itself.
 
-Equal functions are equal polynomials, however a model arranges its layers. An atom of a polynomial is a value of which
-nothing else is known, a function of a sum, a block of a matrix times a value, or a block of a vector. Inputs are taken
-to be batches. Knows neither formats nor PyTorch.
+Equal functions are equal polynomials, however a model arranges its layers. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
-from math import prod
 from typing import Any
 
-from attrs import evolve
-
 from ...data import define
-from ...graph.tensor import Tensor
-from ...nn.fields import items_of, lookup
-from ...nn.mapping import GraphNode, GraphSpec, Link, ModuleSpec
-from ...nn.registry import traits_of
-from ...nn.torch_nn import argument_at
-from ...nn.walk import FLOW_ERRORS, Domain
-
-# Polynomials
 
 Poly = tuple[tuple[tuple[Any, ...], float], ...]
-"""A sum of products, its terms: sorted pairs of the atoms of a product, sorted, and its factor, a number."""
-_MOST_TERMS = 32
-"""Maximum terms of a polynomial, and parts of a value; nothing is known of a larger one."""
-_MOST_ADDED = 16.0
-"""Largest number that is added to a value: after larger ones its last digits are lost."""
+"""A polynomial: its terms, sorted, each the atoms of the product, sorted, and its factor, a number."""
+FUNCTIONS = ("sigmoid", "tanh", "relu")
+"""The functions that an atom may be."""
 
 
 class UnknownValue(Exception):
@@ -54,7 +40,7 @@ def polynomial(terms: Iterable[tuple[tuple[Any, ...], float]]) -> Poly:
 
 
 def atom_alone(atom: Any) -> Poly:
-    """Return an atom, as others refer to it, as a polynomial."""
+    """Return an atom as a polynomial."""
     return (((atom,), 1.0),)
 
 
@@ -71,22 +57,17 @@ def times(one: Poly, other: Poly) -> Poly:
     return polynomial(terms)
 
 
-def _scaled(poly: Poly, scale: float) -> Poly:
+def scaled(poly: Poly, scale: float) -> Poly:
     """Return a polynomial times a number."""
     return polynomial((atoms, factor * scale) for atoms, factor in poly)
 
 
-def number_of_atom(poly: Poly) -> int | None:
-    """Return the number of the atom of a polynomial that is one atom times a factor; `None` for sums and products."""
-    if len(poly) != 1:
-        return None
-    atoms, _ = poly[0]
-    return atoms[0] if len(atoms) == 1 else None
+# Formulas
 
 
 @cache
 def formula(text: str) -> Poly:
-    """Return a formula as a polynomial whose atoms are a function, or an empty text, and a letter."""
+    """Return a formula as a polynomial whose atoms are pairs of a function, or an empty text, and a letter."""
     return _polynomial_of(ast.parse(text, mode="eval").body)
 
 
@@ -99,7 +80,7 @@ def functions_in(text: str) -> frozenset[str]:
 def _polynomial_of(node: Any) -> Poly:
     """Return the polynomial of an expression of Python: sums, differences, products, numbers, `c` and `tanh(g)`.
 
-    The last two are atoms, as pairs of the function or an empty text, and the letter: `("", "c")`, `("tanh", "g")`.
+    The last two are atoms, `("", "c")` and `("tanh", "g")`. Other expressions are in no formula of `kinds`.
     """
     if isinstance(node, ast.BinOp):
         left = _polynomial_of(node.left)
@@ -107,7 +88,7 @@ def _polynomial_of(node: Any) -> Poly:
         if isinstance(node.op, ast.Mult):
             return times(left, right)
         sign = 1.0 if isinstance(node.op, ast.Add) else -1.0
-        return polynomial((*left, *_scaled(right, sign)))
+        return polynomial((*left, *scaled(right, sign)))
     if isinstance(node, ast.Call):
         function: Any = node.func
         argument: Any = node.args[0]
@@ -117,569 +98,121 @@ def _polynomial_of(node: Any) -> Poly:
     return number_alone(float(ast.literal_eval(node)))
 
 
-def graph_of(spec: ModuleSpec) -> GraphSpec:
-    """Return the data flow of a graph."""
-    assert spec.graph is not None
-    return spec.graph
-
-
-# The values of a graph
+# Atoms of values
 
 
 @define(frozen=True)
-class Atom:
-    """A factor of a product: what is not written as a sum of products itself.
+class HalfOfMatrix:
+    """The columns of a matrix that multiply one of two joined values, where nobody knows how many each of them has.
 
     Attributes:
-        kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
-            `vector`, a block of a vector; or a function of a sum.
-        of: the sum of a function, or the value that a matrix multiplies, as a polynomial; the link of a value.
-        key: of the tensor, in the graph.
-        start: the first row and column of the block of a matrix, the first element of that of a vector, from 0.
-        size: rows and columns of the block, or its number of elements. Where a matrix multiplies two values of unknown
-            size, minus its whole number of columns stands for the columns of both, and for the first one of the second.
+        columns_of_both: number of columns of the matrix.
+        is_last: whether the value is the second one, whose columns end where the matrix does.
     """
 
-    kind: str
-    of: Any = ()
+    columns_of_both: int
+    is_last: bool
+
+
+@define(frozen=True)
+class Block:
+    """A block of a matrix or vector in the state dict of a graph.
+
+    Attributes:
+        key: of the tensor, in the graph: `linear.weight`.
+        start: the first row and column of a matrix, or the first element of a vector, from 0.
+        size: numbers of rows and columns, or of elements.
+        half: of a block whose columns are not known; `start` and `size` have its rows only. `None` for others.
+    """
+
     key: str = ""
     start: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
+    half: HalfOfMatrix | None = None
 
     @property
-    def has_unknown_width(self) -> bool:
-        """Whether it is a block of a matrix whose number of columns is not known."""
-        return self.kind == "matrix" and self.size[1] < 0
+    def rows(self) -> int:
+        """The number of rows, or of elements of a vector: the features that it adds to."""
+        return self.size[0]
+
+    def narrowed(self, start: int, length: int) -> Block:
+        """Return a range of its rows; the first is given from 0 among its own."""
+        first, *columns = self.start
+        _, *widths = self.size
+        return Block(self.key, (first + start, *columns), (length, *widths), self.half)
+
+    def with_width(self, width: int) -> Block:
+        """Return a block whose columns were not known (`half`) with so many columns."""
+        assert self.half is not None
+        (first_row,) = self.start
+        first_column = self.half.columns_of_both - width if self.half.is_last else 0
+        return Block(self.key, (first_row, first_column), (self.rows, width))
+
+    @property
+    def module(self) -> str:
+        """The name of the module that has the tensor."""
+        module, _, _ = self.key.rpartition(".")
+        return module
 
 
-@define(frozen=True)
-class Rows:
-    """A value whose rows are examples, each feature of which is a polynomial.
+@define(eq=False)
+class Atom:
+    """A factor of a product: what is not written as a sum of products itself.
+
+    `Atoms` makes one for each content, so that it is equal to itself alone.
 
     Attributes:
-        poly: each feature of an example.
-        size: number of features, if known.
-        parts: rows of each example after a reshape into several.
+        kind: `value`, the output of a node or an input; `matrix`, the product of a block of a matrix with a value;
+            `vector`, a block of a vector; or one of `FUNCTIONS`, of a sum.
+        of: the sum that a function is applied to, or the value that a matrix multiplies, as a polynomial; of a `value`
+            what tells it from others: its link, or the sum that it stands for.
+        block: of a matrix or vector; an empty one for other kinds.
+        number: the atoms are sorted by it, in the order in which they were first met.
     """
 
-    poly: Poly
-    size: int | None = None
-    parts: int = 1
-
-
-_Value = Any
-"""`Rows`, a list of values, or a tuple of `Rows` whose features follow one another."""
-
-
-class Values:
-    """The values of one graph, each of which is `Rows` of features, a list of values, or a tuple of `Rows` that are
-    joined. Each class of layers that is understood names its method here (`Traits.polynomial`). Such a method returns
-    the output of a module, for the module, the prefix of the names of its tensors in the graph (`linear.`), and its
-    input. It raises `UnknownValue` for an input or options whose output is no such polynomial.
-
-    Attributes:
-        atoms: the atoms so far; polynomials have their places in this list.
-        links: the first link to each value, by its polynomial.
-
-    Args:
-        spec: the graph.
-        keys: the names of tensors in it, relative to it: `linear.weight`.
-    """
-
-    def __init__(self, spec: ModuleSpec, keys: frozenset[str]) -> None:
-        """Begin without atoms; `run` goes through the nodes."""
-        self._spec = spec
-        self._graph = graph_of(spec)
-        self._keys = keys
-        self.atoms: list[Atom] = []
-        self._numbers: dict[Atom, int] = {}
-        """The place of each atom in `atoms`."""
-        self.links: dict[Poly, Link] = {}
-        self._values: list[_Value] = []
-        """The input of the graph, and then the output of each node."""
-        self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
-        """The last input of the graph, if the file has it."""
-
-    def number_of(self, atom: Atom) -> int:
-        """Return the place of an atom in `atoms`, to which it is added unless an equal one is there."""
-        number = self._numbers.setdefault(atom, len(self.atoms))
-        if number == len(self.atoms):
-            self.atoms.append(atom)
-        return number
-
-    def atom(self, atom: Atom) -> Poly:
-        """Return an atom as a polynomial; see `number_of`."""
-        return atom_alone(self.number_of(atom))
-
-    def value(self, link: Link, size: int | None = None) -> Rows:
-        """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
-
-        Args:
-            link: the link.
-            size: its number of features, if known; that of an input is taken from the file if it is recorded.
-        """
-        number, path = link
-        if number == 0:  # the input of the graph, or an element of it
-            recorded = self._recorded_input
-            for index in path:
-                items = items_of(recorded) or []
-                recorded = items[index] if 0 <= index < len(items) else None
-            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # examples and features
-                _, size = recorded.size
-        return Rows(self.atom(Atom("value", link)), size)
-
-    def run(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number and value of each node that returns rows of features, whole and not cut.
-
-        Before it asks for the next, the caller may pass the number to `replace_by_atom`: the nodes after it then take
-        the atom.
-        """
-        self._values = [self.value((0, ()))]
-        for number, node in enumerate(self._graph.nodes, 1):
-            value = self._output_of_node(number, node)
-            self._values.append(value)
-            if isinstance(value, Rows) and value.parts == 1:
-                yield number, value
-                value = self._values[number]  # which `replace_by_atom` may have changed
-                self.links.setdefault(value.poly, (number, ()))
-
-    def _output_of_node(self, number: int, node: GraphNode) -> _Value:
-        """Return the output of a node; an atom if nothing is known of what its module computes."""
-        inputs = [self.fetch(link) for link in node.takes]
-        value = inputs[0] if len(inputs) == 1 else inputs
-        if node.module is None:
-            return value
-        spec = self._spec.children[node.module]
-        try:
-            return self.output(spec, f"{node.module}.", value)
-        except UnknownValue:
-            return self.value((number, ()), _width(spec))
-
-    def replace_by_atom(self, number: int) -> None:
-        """Make the value of a node an atom, of which only the size is known.
-
-        Args:
-            number: of the node, from 1.
-        """
-        self._values[number] = self.value((number, ()), self._values[number].size)
-
-    def fetch(self, link: Link) -> _Value:
-        """Return the value of a link, and note the link in `links` if the value has none there yet."""
-        number, path = link
-        value = self._values[number]
-        for depth, index in enumerate(path, 1):
-            # An element of what is no list here is a value of its own, of which nothing is known.
-            is_there = isinstance(value, list) and -len(value) <= index < len(value)
-            value = value[index] if is_there else self.value((number, path[:depth]))
-        if isinstance(value, Rows):
-            self.links.setdefault(value.poly, link)
-        return value
-
-    def output(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Return the output of a module: what the method that its class names returns, or that of the modules in it.
-
-        Args:
-            spec: the module.
-            prefix: of the names of its tensors.
-            value: its input.
-
-        Raises:
-            UnknownValue: nothing is known of it.
-        """
-        traits = traits_of(spec.target)
-        if spec.kwargs.get("inplace"):
-            raise UnknownValue  # it would change its input, which other nodes may use
-        try:
-            if traits.polynomial:
-                # The name of a method of this class, and a last argument for it where it serves several classes.
-                name, *operation = traits.polynomial
-                return getattr(self, name)(spec, prefix, value, *operation)
-            # A container whose output is that of its modules. Not a graph: cells are searched in each by itself.
-            if traits.flow is None or not traits.transparent or traits.is_graph:
-                raise UnknownValue
-            return traits.flow(spec, value, _Passed(self, prefix))
-        except (*FLOW_ERRORS, RecursionError) as error:  # arguments of a damaged file, or modules nested too deep
-            raise UnknownValue from error
-
-    # What modules return; their arguments count dimensions and elements from 0
-
-    def identity(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Return the input."""
-        return value
-
-    def linear(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Multiply with a matrix, and add a bias if the module has one.
-
-        Args:
-            spec: the linear layer.
-            prefix: of the names of its tensors.
-            value: rows of features, or several whose features follow one another: each is multiplied by its columns.
-
-        Raises:
-            UnknownValue: the value has another number of features than the matrix has columns.
-        """
-        inputs, outputs = spec.args[:2]
-        joined = value if isinstance(value, tuple) else (value,)
-        parts = [_rows(part) for part in joined]
-        terms: list[Any] = []
-        for part, (column, width) in zip(parts, _columns([part.size for part in parts], inputs)):
-            block = Atom("matrix", of=part.poly, key=f"{prefix}weight", start=(0, column), size=(outputs, width))
-            terms += self.atom(block)
-        if f"{prefix}bias" in self._keys:
-            terms += self.atom(Atom("vector", key=f"{prefix}bias", start=(0,), size=(outputs,)))
-        return Rows(polynomial(terms), outputs)
-
-    def function(self, spec: ModuleSpec, prefix: str, value: _Value, name: str) -> _Value:
-        """Apply a function, one of `FUNCTIONS`, to every element."""
-        rows = _rows(value, may_be_cut=True)
-        return evolve(rows, poly=self.atom(Atom(name, rows.poly)))
-
-    def combined(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
-        """Add, subtract or multiply the values of a list, element by element; from the first the others are subtracted.
-
-        A value may be cut into several rows for each example (`Rows.parts`), which changes none of its elements.
-
-        Args:
-            spec: not used.
-            prefix: not used.
-            value: the list.
-            operation: `add`, `subtract` or `multiply`.
-
-        Raises:
-            UnknownValue: they are of different sizes, or cut in different ways, or the result has too many terms.
-        """
-        first, *others = (_rows(item, may_be_cut=True) for item in value)
-        known_sizes = {item.size for item in (first, *others)} - {None}
-        if len(known_sizes) > 1 or any(other.parts != first.parts for other in others):
-            raise UnknownValue
-        poly = first.poly
-        for other in others:
-            poly = _combination(poly, other.poly, operation)
-        if len(poly) > _MOST_TERMS:
-            raise UnknownValue
-        size = known_sizes.pop() if known_sizes else None
-        return Rows(poly, size, first.parts)
-
-    def constant(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
-        """Add the number that is the module's argument, or multiply with it.
-
-        Args:
-            spec: the module.
-            prefix: not used.
-            value: its input, which may be cut: every element gets the same number.
-            operation: `add` or `multiply`.
-
-        Raises:
-            UnknownValue: it adds more than `_MOST_ADDED`, or multiplies with another number than 1 and -1, which
-                rounds.
-        """
-        rows = _rows(value, may_be_cut=True)
-        number = float(spec.args[0])
-        if operation == "add":
-            if abs(number) > _MOST_ADDED:
-                raise UnknownValue
-            return evolve(rows, poly=polynomial((*rows.poly, *number_alone(number))))
-        if abs(number) != 1:
-            raise UnknownValue
-        return evolve(rows, poly=_scaled(rows.poly, number))
-
-    def learned(self, spec: ModuleSpec, prefix: str, value: _Value, operation: str) -> _Value:
-        """Add a vector of the module, `bias`, or multiply with one, `weight`.
-
-        Args:
-            spec: the module.
-            prefix: of the names of its tensors.
-            value: its input.
-            operation: `add` or `multiply`.
-
-        Raises:
-            UnknownValue: the module's tensor has not one number for each feature of the input.
-        """
-        rows = _rows(value)
-        size = prod(spec.args)  # the arguments are the shape of the tensor
-        # One number for each feature, the same for all examples; a `scalar` is one for all features.
-        is_vector = not spec.kwargs.get("scalar") and spec.args in ((size,), (1, size))
-        if not is_vector or rows.size not in (None, size):
-            raise UnknownValue
-        if operation == "add":
-            bias = self.atom(Atom("vector", key=f"{prefix}bias", start=(0,), size=(size,)))
-            return Rows(polynomial((*rows.poly, *bias)), size)
-        weight = self.atom(Atom("vector", key=f"{prefix}weight", start=(0,), size=(size,)))
-        return Rows(times(rows.poly, weight), size)
-
-    def viewed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Cut the features of each example into rows, as nn.View does."""
-        sizes = spec.args
-        # Where the layer does not know the dimensions of an example, a first size of -1 is that of the batch.
-        if len(sizes) == 3 and sizes[0] == -1 and "n_input_dims" not in spec.kwargs:
-            sizes = sizes[1:]
-        return _cut(value, sizes)
-
-    def reshaped(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Cut the features of each example into rows, as nn.Reshape does."""
-        if spec.kwargs.get("batch_mode") is False:  # a batch would become one example
-            raise UnknownValue
-        return _cut(value, spec.args)
-
-    def split(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """List the rows of each example, as nn.SplitTable does."""
-        return self._split(value, dim=spec.args[0], dims_of_example=spec.kwargs.get("n_input_dims"))
-
-    def _split(self, value: _Value, dim: int, dims_of_example: int | None) -> list[_Value]:
-        """List the rows of each example.
-
-        Args:
-            value: features that are cut into rows.
-            dim: the dimension along which Lua splits, from 0; negative ones count from the last.
-            dims_of_example: the number of dimensions of an example, if the layer counts `dim` within one.
-
-        Raises:
-            UnknownValue: it is not cut into rows, or split along another dimension.
-        """
-        rows = _rows(value, may_be_cut=True)
-        # The rows are the second dimension of a batch's three, or the first one of an example's two.
-        if (dim, dims_of_example) not in ((1, None), (-2, None), (0, 2)):
-            raise UnknownValue
-        if rows.parts == 1 or rows.size is None:  # there are no rows, or nobody knows how wide they are
-            raise UnknownValue
-        width = rows.size // rows.parts
-        return [self._slice(rows, number * width, width) for number in range(rows.parts)]
-
-    def selected(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Select one row of each example, as nn.Select does; without that row it raises an IndexError for `output`."""
-        dim, index = spec.args
-        return self._split(value, dim, dims_of_example=None)[index]
-
-    def narrowed(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Return a range of features, as nn.Narrow does."""
-        rows = _rows(value)
-        dim, start, length = spec.args
-        # The features are the second and last dimension of a batch.
-        if dim not in (1, -1) or rows.size is None:
-            raise UnknownValue
-        # Negative numbers would count from the end, which no cell does.
-        if start < 0 or length < 1 or start + length > rows.size:
-            raise UnknownValue
-        return self._slice(rows, start, length)
-
-    def _slice(self, rows: Rows, start: int, length: int) -> Rows:
-        """Return a range of the features of a value: that of each atom of each product, as all work on each feature.
-
-        Args:
-            rows: the value.
-            start: the first feature, 0-based.
-            length: number of features.
-        """
-        terms: list[Any] = []
-        for atoms, factor in rows.poly:
-            sliced = number_alone(factor)
-            for number in atoms:
-                sliced = times(sliced, self._slice_of_atom(self.atoms[number], start, length))
-            terms += sliced
-        return Rows(polynomial(terms), length)
-
-    def _slice_of_atom(self, atom: Atom, start: int, length: int) -> Poly:
-        """Return a range of the features of an atom.
-
-        Args:
-            atom: the atom.
-            start: the first feature, 0-based.
-            length: number of features.
-
-        Raises:
-            UnknownValue: it is a value of which nothing else is known.
-        """
-        if atom.kind == "value":
-            raise UnknownValue
-        if atom.kind in FUNCTIONS:
-            argument = self._slice(Rows(atom.of), start, length)
-            return self.atom(evolve(atom, of=argument.poly))
-        # The features are the rows of a matrix, and the elements of a vector.
-        first, *columns = atom.start
-        return self.atom(evolve(atom, start=(first + start, *columns), size=(length, *atom.size[1:])))
-
-    # Lists
-
-    def joined(self, spec: ModuleSpec, prefix: str, value: _Value) -> _Value:
-        """Join the features of several values, as nn.JoinTable does; `linear` multiplies each with its own columns.
-
-        Args:
-            spec: the module.
-            prefix: not used.
-            value: a list, whose elements may be joined values themselves.
-
-        Returns:
-            All values, as a tuple.
-
-        Raises:
-            UnknownValue: they are joined along another dimension than that of the features.
-        """
-        # The features are the second or last dimension of a batch, or the only one of an example; 0 is the first.
-        dim = spec.args[0]
-        dims_of_example = spec.kwargs.get("n_input_dims")
-        if (dim, dims_of_example) not in ((1, None), (-1, None), (0, 1)):
-            raise UnknownValue
-        parts: list[Rows] = []
-        for item in value:
-            if isinstance(item, tuple):
-                parts += item
-            else:
-                parts.append(_rows(item))
-        if len(parts) > _MOST_TERMS:
-            raise UnknownValue
-        return tuple(parts)
-
-
-class _Passed(Domain[_Value]):
-    """The values in a container, as a domain of `nn/walk`: everything but a list of known values is unknown.
-
-    Args:
-        values: the values of the graph.
-        prefix: of the names of the tensors in the container.
-    """
-
-    def __init__(self, values: Values, prefix: str) -> None:
-        self._values = values
-        self._prefix = prefix
-
-    def tensor(self) -> _Value:
-        """Refuse a tensor of which nothing is known."""
-        raise UnknownValue
-
-    def items(self, values: Sequence[_Value]) -> _Value:
-        """Return a list."""
-        return [*values]
-
-    def many(self, values: Sequence[_Value]) -> _Value:
-        """Refuse a list of unknown length."""
-        raise UnknownValue
-
-    def item(self, value: _Value, index: int, dim: int | None = None) -> _Value:
-        """Return an element of a list; refuse a slice of a tensor."""
-        if dim is not None:
-            raise UnknownValue
-        return _listed(value)[index]
-
-    def elements(self, value: _Value, count: int) -> list[_Value]:
-        """Return the elements of a list, which must be as many."""
-        if len(_listed(value)) != count:
-            raise UnknownValue
-        return _listed(value)
-
-    def length(self, value: _Value, dim: int | None = None) -> int | None:
-        """Return the number of elements of a list; refuse a tensor."""
-        if dim is not None:
-            raise UnknownValue
-        return len(_listed(value))
-
-    def concat(self, values: Sequence[_Value], dim: int, *, pads: bool = False) -> _Value:
-        """Refuse tensors that follow one another."""
-        raise UnknownValue
-
-    def merge(self, value: _Value, dims: int, apply: Callable[[_Value], _Value]) -> _Value:
-        """Refuse other dimensions."""
-        raise UnknownValue
-
-    def call(self, spec: ModuleSpec, child: str, value: _Value, node: int | None = None) -> _Value:
-        """Return the output of a module inside a container; of the arguments, see `Domain.call`."""
-        return self._values.output(spec.children[child], f"{self._prefix}{child}.", value)
-
-
-FUNCTIONS = ("sigmoid", "tanh", "relu")
-"""The functions that an atom may be."""
-
-
-def _combination(poly: Poly, other: Poly, operation: str) -> Poly:
-    """Return the sum, difference or product of two polynomials.
-
-    Args:
-        poly: the first.
-        other: the second.
-        operation: `add`, `subtract` or `multiply`.
-
-    Raises:
-        UnknownValue: a product would have too many terms, or terms cancel each other.
-    """
-    if operation == "multiply":
-        if len(poly) * len(other) > _MOST_TERMS:
-            raise UnknownValue
-        return times(poly, other)
-    sign = 1.0 if operation == "add" else -1.0
-    return polynomial((*poly, *_scaled(other, sign)))
-
-
-def _width(spec: ModuleSpec) -> int | None:
-    """Return the number of features that a module returns; `None` if its arguments do not say so."""
-    place = traits_of(spec.target).features
-    width = None if place is None else argument_at(spec, place)
-    return None if width is None else int(width)
-
-
-def _columns(sizes: list[int | None], inputs: int) -> list[tuple[int, int]]:
-    """Return the first column of a matrix that multiplies each of several values, and the number of its columns.
-
-    Args:
-        sizes: numbers of features of the values.
-        inputs: the number of columns of the matrix.
-
-    Raises:
-        UnknownValue: the sizes do not add up.
-    """
-    if sizes == [None, None]:
-        # Nobody knows where the first ends and the second begins: minus the number of columns stands for both (see
-        # `Atom`), until `search` knows which of them is the state, whose block is square.
-        return [(0, -inputs), (-inputs, -inputs)]
-    rest = inputs - sum(size for size in sizes if size is not None)
-    widths = [rest if size is None else size for size in sizes]  # of several unknown ones the sum is too large
-    if min(widths) < 1 or sum(widths) != inputs:
-        raise UnknownValue
-    return [(sum(widths[:number]), width) for number, width in enumerate(widths)]
-
-
-def _cut(value: _Value, sizes: Sequence[int]) -> Rows:
-    """Return the features of each example cut into rows.
-
-    That the value is a batch is taken for granted. A single example would be cut the same way, but the layers that
-    split it count its dimensions as those of a batch: they would take columns for rows, which fails in Lua unless
-    there are as many.
-
-    Args:
-        value: the features of a batch.
-        sizes: number of rows and of features of each.
-
-    Raises:
-        UnknownValue: the value has another number of features, or is cut already; or there are too many rows.
-    """
-    rows = _rows(value)
-    if rows.size is None or len(sizes) != 2 or prod(sizes) != rows.size:
-        raise UnknownValue
-    count_of_rows, _ = sizes
-    if not 0 < count_of_rows <= _MOST_TERMS:  # two negative sizes have a positive product, too
-        raise UnknownValue
-    return evolve(rows, parts=count_of_rows)
-
-
-def _rows(value: _Value, may_be_cut: bool = False) -> Rows:
-    """Return a value that is rows of features; refuse any other.
-
-    Args:
-        value: the value.
-        may_be_cut: whether an example's features may be cut into several rows (`Rows.parts`).
-
-    Raises:
-        UnknownValue: it is a list, or several joined values, or cut.
-    """
-    if not isinstance(value, Rows) or (value.parts != 1 and not may_be_cut):
-        raise UnknownValue
-    return value
-
-
-def _listed(value: _Value) -> list[_Value]:
-    """Return a value that is a list; refuse any other.
-
-    Raises:
-        UnknownValue: it is none.
-    """
-    if not isinstance(value, list):
-        raise UnknownValue
-    return value
+    kind: str
+    of: Any
+    block: Block
+    number: int
+
+    def __lt__(self, other: Atom) -> bool:
+        """Return whether this atom was met first."""
+        return self.number < other.number
+
+
+class Atoms:
+    """The atoms in the values of one graph, one for each content: equal polynomials have the same atoms."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[tuple[str, Any, Block], Atom] = {}
+
+    def value(self, of: Any) -> Atom:
+        """Return the atom of a value of which nothing else is known; see `Atom.of`."""
+        return self._atom("value", of, Block())
+
+    def function(self, name: str, of: Poly) -> Atom:
+        """Return a function of a sum."""
+        return self._atom(name, of, Block())
+
+    def matrix(self, block: Block, of: Poly) -> Atom:
+        """Return the product of a block of a matrix with a value."""
+        return self._atom("matrix", of, block)
+
+    def vector(self, block: Block) -> Atom:
+        """Return a block of a vector."""
+        return self._atom("vector", (), block)
+
+    def _atom(self, kind: str, of: Any, block: Block) -> Atom:
+        """Return the one atom with a content, which gets the next number if it is new."""
+        content = kind, of, block
+        if content not in self._atoms:
+            self._atoms[content] = Atom(kind, of, block, number=len(self._atoms))
+        return self._atoms[content]
+
+
+def single_atom(poly: Poly) -> Atom | None:
+    """Return the atom of the polynomial of a value that is one atom alone; `None` for any other."""
+    if len(poly) != 1:
+        return None
+    ((atoms, factor),) = poly
+    return atoms[0] if len(atoms) == 1 and factor == 1 else None

@@ -42,8 +42,8 @@ class Exported:
     Attributes:
         inputs: names of the inputs, in order, those in nested lists as well.
         outputs: names of the outputs, in order.
-        difference: largest absolute difference between the outputs of the file and of the live module; NaN only
-            if one of them is NaN.
+        difference: largest absolute difference between the outputs of the file and of the live module, both of which
+            may be NaN, or the same infinity, at the same places.
         runner: the program that ran the exported file: `onnxruntime 1.31.1`, `torch 2.13.0`.
     """
 
@@ -51,6 +51,19 @@ class Exported:
     outputs: list[str]
     difference: float
     runner: str
+
+
+@define(eq=False)
+class _Call:
+    """A call of the live module, whose outputs those of the file are compared with.
+
+    Attributes:
+        arguments: of the module, the inputs, in lists if it takes tables.
+        outputs: the tensors that it returned, in order.
+    """
+
+    arguments: tuple[Any, ...]
+    outputs: list[torch.Tensor]
 
 
 def export_onnx(
@@ -75,39 +88,46 @@ def export_onnx(
 
     Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
-    try:
-        import onnxruntime
-        from onnxscript import opset18  # PyTorch's exporter needs it too
-    except ImportError as error:
-        hint = "pip install onnx onnxscript onnxruntime"
-        raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
-    values, arguments, wanted = _prepared(module, inputs, dynamic)
+    onnxruntime, operators = _onnx_packages()
+    example = _example_call(module, inputs, dynamic)
     exported_module = _with_layers_of_onnx(module)
-    shapes = _dynamic_shapes(arguments, dynamic)
-    other_arguments = _of_other_images(exported_module, arguments, shapes, dynamic)
+    shapes = _dynamic_shapes(example.arguments, dynamic)
+    others = _of_other_images(exported_module, example.arguments, shapes, dynamic)
     names = [item.name for item in _flat(inputs)]
-    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(opset18))
+    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(operators))
     with _quiet():
-        onnx_program = _exported(to_onnx, exported_module, arguments, shapes)
+        onnx_program = _exported(to_onnx, exported_module, example.arguments, shapes)
         _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
     try:
         session = _session_of(onnxruntime, path)
-        computed = _computed_by_onnx(session, names, values)
-        computed_of_others = _computed_by_onnx(session, names, list(other_arguments)) if other_arguments else []
+        results = [_computed_by_onnx(session, names, arguments) for arguments in (example.arguments, *others)]
     except Exception as error:  # onnxruntime raises classes of its own, without a common base
         raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
-    difference = _largest_difference(computed, wanted, path)
-    if other_arguments:
-        difference = max(difference, _largest_difference(computed_of_others, _computed(module, other_arguments), path))
+    difference = _checked_difference(module, example, others, results, path)
     names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
+def _onnx_packages() -> tuple[Any, Any]:
+    """Return onnxruntime, and onnxscript's operators of version `OPSET`; PyTorch's exporter needs these too.
+
+    Raises:
+        UnsupportedError: one of them, or onnx, is not installed.
+    """
+    try:
+        import onnxruntime
+        from onnxscript import opset18
+    except ImportError as error:
+        hint = "pip install onnx onnxscript onnxruntime"
+        raise UnsupportedError(f"{error.name} is not installed", hint=hint) from error
+    return onnxruntime, opset18
+
+
 def _of_other_images(
     module: nn.Module, arguments: tuple[Any, ...], shapes: Any, dynamic: Sequence[str]
-) -> tuple[Any, ...]:
-    """Return arguments with other heights and widths that a module takes; empty if these are not dynamic.
+) -> list[tuple[Any, ...]]:
+    """Return the arguments of a call with other heights and widths that a module takes; none if these are not dynamic.
 
     Args:
         module: the module.
@@ -119,7 +139,7 @@ def _of_other_images(
         ModelError: it takes no other sizes.
     """
     if _OF_IMAGES.keys().isdisjoint(dynamic):
-        return ()
+        return []
     # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
     with _quiet():
         program = _exported(_to_program, module, arguments, shapes)
@@ -148,15 +168,15 @@ def _rename_outputs(graph: Any, names_of_inputs: list[str]) -> None:
             value.name += "_out"
 
 
-def _computed_by_onnx(session: Any, names: list[str], values: Any) -> list[torch.Tensor]:
+def _computed_by_onnx(session: Any, names: list[str], arguments: tuple[Any, ...]) -> list[torch.Tensor]:
     """Return the outputs that onnxruntime computes.
 
     Args:
         session: of onnxruntime.
         names: of the inputs.
-        values: the inputs, in lists if the model takes tables.
+        arguments: of the module, the inputs, in lists if the model takes tables.
     """
-    arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(values))})
+    arrays = session.run(None, {name: value.numpy() for name, value in zip(names, _flat(list(arguments)))})
     return [torch.from_numpy(array) for array in arrays]
 
 
@@ -205,31 +225,31 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
         ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
             the file differ.
     """
-    _, arguments, wanted = _prepared(module, inputs, dynamic)
+    example = _example_call(module, inputs, dynamic)
     with _quiet():
-        program = _exported(_to_program, module, arguments, _dynamic_shapes(arguments, dynamic))
+        program = _exported(_to_program, module, example.arguments, _dynamic_shapes(example.arguments, dynamic))
         try:
             torch.export.save(program, path)
             program_of_file = torch.export.load(path)
-            with torch.no_grad():
-                computed = program_of_file.module()(*arguments)
-                other_arguments = _of_other_sizes(program_of_file, arguments, dynamic)
-                computed_of_others: Any = []
-                if other_arguments:
-                    computed_of_others = program_of_file.module()(*other_arguments)
+            results = [_computed_by_program(program_of_file, example.arguments)]
+            others = _of_other_sizes(program_of_file, example.arguments, dynamic)
+            results += [_computed_by_program(program_of_file, arguments) for arguments in others]
         except ModelError:  # the program takes no other sizes
             raise
         except Exception as error:  # any exception of PyTorch's writer or reader
             raise ModelError(
                 f"PyTorch cannot write and run the exported model: {_first_line(error)}", file=path
             ) from error
-    difference = _largest_difference(_tensors_in(computed), wanted, path)
-    if other_arguments:
-        wanted_of_others = _computed(module, other_arguments)
-        difference = max(difference, _largest_difference(_tensors_in(computed_of_others), wanted_of_others, path))
+    difference = _checked_difference(module, example, others, results, path)
     names_of_outputs = [spec.arg.name for spec in program.graph_signature.output_specs]
     names = [item.name for item in _flat(inputs)]
     return Exported(names, names_of_outputs, difference, f"torch {torch.__version__}")
+
+
+def _computed_by_program(program: Any, arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Return the outputs that a program of torch.export computes."""
+    with torch.no_grad():
+        return _tensors_in(program.module()(*arguments))
 
 
 def _flat(tree: Any) -> list[Any]:
@@ -252,7 +272,7 @@ def _with_two_examples(example: Example) -> Example:
 
 
 def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
-    """Refuse inputs that do not have the dimensions that are dynamic; arguments and errors of `_prepared`."""
+    """Refuse inputs that do not have the dimensions that are dynamic; see `_example_call`."""
     if "batch" in dynamic and not all(item.shape for item in _flat(inputs)):
         raise ModelError(
             "an input without dimensions has no batch", expected="inputs with one, or no dynamic dimension"
@@ -265,10 +285,8 @@ def _check_dimensions(inputs: Examples, dynamic: Sequence[str]) -> None:
         )
 
 
-def _prepared(
-    module: nn.Module, inputs: Examples, dynamic: Sequence[str]
-) -> tuple[Any, tuple[Any, ...], list[torch.Tensor]]:
-    """Return the example inputs as tensors, in lists if the model takes tables; the same as arguments; and the outputs.
+def _example_call(module: nn.Module, inputs: Examples, dynamic: Sequence[str]) -> _Call:
+    """Return the call of a module with the example inputs.
 
     Without values or a type that the user states, an input has numbers, or indices if the module accepts no numbers.
 
@@ -289,7 +307,7 @@ def _prepared(
         # A criterion takes the items of the list as two arguments, other modules take it as one.
         arguments = tuple(values) if _takes_target(module) and isinstance(values, list) else (values,)
         try:
-            return values, arguments, _computed(module, arguments)
+            return _Call(arguments, _computed(module, arguments))
         except ModelError as error:
             # What a module says of numbers, the first, is clearer than what it says of indices.
             if problem is None:
@@ -319,15 +337,14 @@ def _dynamic_shapes(arguments: tuple[Any, ...], dynamic: Sequence[str]) -> Any:
     if not dynamic:
         return None
     batches: dict[int, Any] = {}
-    """The dimension of each number of examples."""
-    for value in _flat(list(arguments)):
-        if "batch" in dynamic:
-            count = len(batches)
-            name = f"batch{count + 1}" if count else "batch"
-            batches.setdefault(len(value), torch.export.Dim(name))
+    """The dynamic dimension for each number of examples; empty if the batch is not dynamic."""
+    if "batch" in dynamic:
+        for count in dict.fromkeys(len(value) for value in _flat(list(arguments))):
+            name = f"batch{len(batches) + 1}" if batches else "batch"
+            batches[count] = torch.export.Dim(name)
 
     def dynamic_dims(value: torch.Tensor) -> dict[int, Any]:
-        """Return dimension → how it may vary, of the dynamic dimensions of an input."""
+        """Return how each dynamic dimension of an input may vary, by the dimension."""
         dims: dict[int, Any] = {}
         if batches:
             dims[0] = batches[len(value)]
@@ -349,15 +366,20 @@ _INCREASES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """Pixels that are added to heights and widths to find other sizes that a program takes."""
 
 
-def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> tuple[Any, ...]:
-    """Return arguments with other heights and widths that an exported program takes; empty if these are not dynamic.
+def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the arguments of a call with other heights and widths that a program takes; none if these are not dynamic.
+
+    Args:
+        program: of torch.export.
+        arguments: of a call that it takes.
+        dynamic: names of the dimensions that may have other sizes.
 
     Raises:
         ModelError: the program takes no other sizes.
     """
     inputs = _flat(list(arguments))
     if not any(_open_dims(value, dynamic) for value in inputs):
-        return ()
+        return []
     module = program.module()
     for increase in _INCREASES:
         enlarge = partial(_enlarged, dynamic=dynamic, increase=increase)
@@ -367,7 +389,7 @@ def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[
                 module(*enlarged)
         except Exception:  # the program's own checks of its sizes, or a layer's
             continue
-        return enlarged
+        return [enlarged]
     sizes = [f"{value.shape[-2]}x{value.shape[-1]}" for value in inputs if _open_dims(value, dynamic)]
     raise ModelError(
         f"the model fixes the {' and '.join(name for name in dynamic if name in _OF_IMAGES)} of its input",
@@ -411,6 +433,32 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for item in values for tensor in _tensors_in(item)]
 
 
+def _checked_difference(
+    module: nn.Module,
+    example: _Call,
+    others: list[tuple[Any, ...]],
+    results: list[list[torch.Tensor]],
+    path: str,
+) -> float:
+    """Return the largest difference between the outputs of a file and of the live module, in all calls.
+
+    Args:
+        module: the live module.
+        example: its call with the example inputs.
+        others: the arguments of other calls.
+        results: the outputs of the file, first those for the example, then those of the other calls.
+        path: of the file.
+
+    Raises:
+        ModelError: outputs differ, or the module does not accept the arguments of another call.
+    """
+    of_example, *of_others = results
+    difference = _largest_difference(of_example, example.outputs, path)
+    for arguments, computed in zip(others, of_others):
+        difference = max(difference, _largest_difference(computed, _computed(module, arguments), path))
+    return difference
+
+
 def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor], path: str) -> float:
     """Return the largest difference, or refuse outputs that differ from the module's.
 
@@ -433,15 +481,18 @@ def _largest_difference(computed: list[torch.Tensor], wanted: list[torch.Tensor]
         )
     largest = 0.0
     for one, other in zip(computed, wanted):
-        if not one.numel():  # nothing has no maximum
-            continue
-        # NaN minus NaN, and infinity minus infinity, are NaN here, but equal values: that counts as 0.
-        distance = float((one.double() - other.double()).abs().nan_to_num().max())
-        are_close = torch.isclose(one.double(), other.double(), rtol=_RTOL, atol=_ATOL, equal_nan=True)
-        if not are_close.all():
-            message = "the exported model computes something else"
-            raise ModelError(message, file=path, found=f"off by {distance:.3g}")
-        largest = max(largest, distance)
+        if one.numel():  # nothing has no maximum
+            largest = max(largest, _difference(one.double(), other.double(), path))
+    return largest
+
+
+def _difference(computed: torch.Tensor, wanted: torch.Tensor, path: str) -> float:
+    """Return the largest difference of two outputs of one shape that have elements; see `_largest_difference`."""
+    # NaN minus NaN, and infinity minus infinity, are NaN here, but equal values: that counts as 0.
+    largest = float((computed - wanted).abs().nan_to_num().max())
+    are_close = torch.isclose(computed, wanted, rtol=_RTOL, atol=_ATOL, equal_nan=True)
+    if not are_close.all():
+        raise ModelError("the exported model computes something else", file=path, found=f"off by {largest:.3g}")
     return largest
 
 
@@ -483,14 +534,34 @@ def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tu
         module: the whole.
         arguments: its arguments, by which those of the modules inside are determined.
     """
+    for name, part, arguments_of_part in _calls_of_innermost(module, arguments):
+        try:
+            no_dynamic_shapes = None
+            with torch.no_grad():
+                exporter(part, arguments_of_part, no_dynamic_shapes)
+        except Exception as error:
+            return name, type(part).__name__, error
+    return None
+
+
+def _calls_of_innermost(module: nn.Module, arguments: tuple[Any, ...]) -> list[tuple[str, nn.Module, tuple[Any, ...]]]:
+    """Return the calls of modules without modules inside, in their order: path, module and arguments.
+
+    If the module fails, the calls up to there.
+
+    Args:
+        module: the whole, which is called.
+        arguments: its arguments.
+    """
     calls: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
 
-    def note(part: nn.Module, args: tuple[Any, ...], name: str) -> None:
-        calls.append((name, part, args))
+    def note(part: nn.Module, arguments_of_part: tuple[Any, ...], name: str) -> None:
+        calls.append((name, part, arguments_of_part))
 
     hooks = []
     for name, part in module.named_modules():
-        if name and not list(part.children()):
+        is_innermost = not list(part.children())
+        if part is not module and is_innermost:
             hooks.append(part.register_forward_pre_hook(partial(note, name=name)))
     try:
         with torch.no_grad(), contextlib.suppress(Exception):
@@ -498,14 +569,7 @@ def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tu
     finally:
         for hook in hooks:
             hook.remove()
-    for name, part, args in calls:
-        try:
-            no_dynamic_shapes = None
-            with torch.no_grad():
-                exporter(part, args, no_dynamic_shapes)
-        except Exception as error:
-            return name, type(part).__name__, error
-    return None
+    return calls
 
 
 @contextlib.contextmanager
@@ -554,28 +618,41 @@ def _largest_of_windows(op: Any, image: Any, output_size: Sequence[int]) -> Any:
         image: the node of the image, whose last two dimensions, height and width, are numbers.
         output_size: the number of windows in each of these.
     """
-
-    def windows(size: int, count: int) -> list[tuple[int, int]]:
-        """Return the first element of each window of a dimension, and the one behind its last."""
-        # As PyTorch, from floor(i·size/n) to ceil((i+1)·size/n); -(-a // b) rounds up.
-        return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
-
-    def largest(rows: tuple[int, int], columns: tuple[int, int]) -> Any:
-        """Return a node of the maximum of a window, which keeps its two dimensions with an extent of 1."""
-        first_row, end_row = rows
-        first_column, end_column = columns
-        starts = _whole_numbers(op, first_row, first_column)
-        ends = _whole_numbers(op, end_row, end_column)
-        window = op.Slice(image, starts, ends, _whole_numbers(op, -2, -1))
-        return op.ReduceMax(window, _whole_numbers(op, -2, -1), keepdims=1)
-
     height, width = image.shape[-2:]
     rows_of_windows, windows_of_row = output_size
     rows_of_output = []
-    for rows in windows(height, rows_of_windows):
-        maxima = [largest(rows, columns) for columns in windows(width, windows_of_row)]
+    for rows in _windows(height, rows_of_windows):
+        maxima = [_largest_of_window(op, image, rows, columns) for columns in _windows(width, windows_of_row)]
         rows_of_output.append(op.Concat(*maxima, axis=-1))
     return op.Concat(*rows_of_output, axis=-2)
+
+
+def _windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Return the first element of each window of a dimension, and the one behind its last.
+
+    Args:
+        size: number of elements.
+        count: number of windows.
+    """
+    # As PyTorch, from floor(i·size/n) to ceil((i+1)·size/n); -(-a // b) rounds up.
+    return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
+
+
+def _largest_of_window(op: Any, image: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+    """Return the ONNX node of the maximum of a window, which keeps its two dimensions with an extent of 1.
+
+    Args:
+        op: onnxscript's operators.
+        image: the node of the image.
+        rows: the first row, and the one behind the last.
+        columns: likewise.
+    """
+    first_row, end_row = rows
+    first_column, end_column = columns
+    starts = _whole_numbers(op, first_row, first_column)
+    ends = _whole_numbers(op, end_row, end_column)
+    window = op.Slice(image, starts, ends, _whole_numbers(op, -2, -1))
+    return op.ReduceMax(window, _whole_numbers(op, -2, -1), keepdims=1)
 
 
 def _translations(op: Any) -> dict[Any, Callable[..., Any]]:

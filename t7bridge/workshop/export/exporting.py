@@ -127,11 +127,7 @@ def export(request: Export) -> ExportReport:
     """
     if not request.input:
         raise _no_input(request)
-    target = local_target(request.target)
-    suffix = os.path.splitext(target)[1].lower()
-    if suffix not in SUFFIXES:
-        raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
-    check_replaceable(os.path.realpath(target), request.force)
+    target = _checked_target(request)
     inputs = parse_inputs(request.input, limits=request.limits)
     dynamic = _dynamic_names(request.dynamic)
     module = load_module(request.source, request.at, index_base=request.index_base, limits=request.limits)
@@ -141,7 +137,7 @@ def export(request: Export) -> ExportReport:
         _check_calls(module, source.size, request.limits)
     # Under its own name, as ONNX finds the weights by the name of the file next to it.
     with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
-        if suffix == ".onnx":
+        if _suffix_of(target) == ".onnx":
             result = export_onnx(module, inputs, temporary, request.output, dynamic)
         else:
             result = export_pt2(module, inputs, temporary, dynamic)
@@ -152,6 +148,26 @@ def export(request: Export) -> ExportReport:
         target_bytes=sum(sizes.values()),
         files=list(sizes),
     )
+
+
+def _checked_target(request: Export) -> str:
+    """Return the path of the file to write, which has the suffix of a format, and may be replaced if it exists.
+
+    Raises:
+        ModelError: the suffix is that of no format.
+        TargetExistsError: the file exists and `force` is not set.
+    """
+    target = local_target(request.target)
+    suffix = _suffix_of(target)
+    if suffix not in SUFFIXES:
+        raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+    check_replaceable(os.path.realpath(target), request.force)
+    return target
+
+
+def _suffix_of(path: str) -> str:
+    """Return the suffix of a path, `.onnx`; empty without one."""
+    return os.path.splitext(path)[1].lower()
 
 
 def _no_input(request: Export) -> ModelError:

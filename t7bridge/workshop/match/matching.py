@@ -549,10 +549,15 @@ class _Matching:
         """
         if pair.source is None:
             return None
-        count, into_pytorch = self._gates_of(pair.source, pair.target)
-        if count == 0:
+        source_count = gate_count(pair.source, self._source.tensors)
+        target_count = gate_count(pair.target, self._target.tensors)
+        if source_count == target_count:  # both are in PyTorch's order, or neither has gates
             return None
-        # The side whose order is not PyTorch's.
+        # One key alone is that of a cell of PyTorch. The order of the gates in the other one has to be known.
+        count = max(source_count, target_count)
+        if count == 1:  # and 0: a tensor with a name of PyTorch's, but too few rows for any cell
+            return None
+        into_pytorch = target_count == count
         side = self._source if into_pytorch else self._target
         other_key = pair.source if into_pytorch else pair.target
         letters = stated.get(pair.target) or side.gates.get(prefix_of(other_key))
@@ -569,24 +574,6 @@ class _Matching:
             if line.gates:
                 stated.update(dict.fromkeys(keys_under(line.target, self._target.tensors), line.gates))
         return stated
-
-    def _gates_of(self, source: str, target: str) -> tuple[int, bool]:
-        """Return the number of gates of a pair of which one side alone is PyTorch's, and whether that is the target.
-
-        Then the order of the gates on the other side has to be known. Of any other pair the number is 0.
-
-        Args:
-            source: the key of the source.
-            target: the key of the target.
-        """
-        source_count = gate_count(source, self._source.tensors)
-        target_count = gate_count(target, self._target.tensors)
-        if source_count == target_count:  # both are in PyTorch's order, or neither has gates
-            return 0, False
-        count = max(source_count, target_count)
-        if count == 1:  # and 0: a tensor with a name of PyTorch's, but too few rows for any cell
-            return 0, False
-        return count, target_count == count
 
     def _leave_gates_open(self, pair: Pair, source: str, other_key: str, count: int) -> None:
         """List a pair as ambiguous, as the order of gates is not known.

@@ -596,8 +596,10 @@ class _Solver:
             target: one of the target, whose groups have the same layers.
         """
         labels = {label for group in source.groups for label in self._labels_of(group, _SOURCE)}
+        # Groups of layers that are all alike may be cut across: one side has the first layers of all branches in a
+        # group, then the second ones, where the other has a group for each branch.
         if len(labels) == 1 and len(source.groups[0]) > 1:
-            return False  # rows of one class may be columns: the first layers of all branches, then the second ones
+            return False
         for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
             if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
@@ -605,23 +607,23 @@ class _Solver:
         return self._runs_in_order(source.groups, target.groups)
 
     def _begin_at_same_layers(self, source: _GroupList, target: _GroupList, outside: set[Label]) -> bool:
-        """Return whether no group might begin one layer later on one side.
+        """Return whether every group of one side is certain to begin with the layer with which that of the other does.
 
-        The groups may be cut differently: a norm may be the first layer of a group on one side, and the last one on the
-        other. Where there are more norms of its class outside, the order in which both sides define the layers of a
-        group has to be the same.
+        The sides may cut their layers into groups differently: each group (norm, conv) on one side, (conv, norm) on the
+        other, with one more norm before or after the list. A group with layers that are also outside of the list is
+        certain only if both sides define its layers in one order.
 
         Args:
             source: a list of groups of the source.
             target: one of the target, whose groups have the same layers in any order.
             outside: labels that parts outside of the lists have, too.
         """
-        for left, right in zip(source.groups, target.groups):
-            labels = self._labels_of(left, _SOURCE)
-            # A single layer begins nowhere else, and layers of which no others are outside have no other place.
-            if len(labels) < 2 or outside.isdisjoint(labels):
-                continue
-            if not all(self._in_definition_order) or labels != self._labels_of(right, _TARGET):
+        are_defined_in_order = all(self._in_definition_order)
+        for source_group, target_group in zip(source.groups, target.groups):
+            labels = self._labels_of(source_group, _SOURCE)
+            if len(labels) == 1 or outside.isdisjoint(labels):
+                continue  # it cannot be cut in another way
+            if not are_defined_in_order or labels != self._labels_of(target_group, _TARGET):
                 return False
         return True
 

@@ -153,7 +153,7 @@ def _bare(part: Part) -> Class:
     if weight is not None:
         lacks = ("bias",) if len(weight) > 1 else ("running_mean", "running_var")
         needed = {name: shape for name, shape in needed.items() if name not in lacks}
-    return _class_of(needed, simplify=_matrix)  # as at the level before, which `_bare` loosens
+    return _class_of(needed, simplify=_matrix)
 
 
 def _nameless(part: Part) -> Class:
@@ -200,10 +200,12 @@ def classify(source: list[Part], target: list[Part]) -> None:
         in_target = Counter(part.cls for part in target)
         for part in parts:
             few, many = sorted((in_source[part.cls], in_target[part.cls]))
+            if few == many:
+                continue  # the comparison of the level before will do
             # Names are left out only of parts of which one side has none at all.
-            is_too_loose = compare is _nameless and few > 0
-            if few != many and not is_too_loose:
-                part.cls = (level, *compare(part))
+            if few > 0 and compare is _nameless:
+                continue
+            part.cls = (level, *compare(part))
     for side in (source, target):
         for number, part in enumerate(side):
             part.number = number

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from attrs import field
+
 from ...data import define
 from .parts import Part
 from .sides import Side, wiring_of
@@ -40,17 +42,17 @@ class Graph:
 
     Attributes:
         nodes: the node of each part, by its number; parts of one node are inside one module.
-        inputs: what each node takes in each of its calls. Names there that are no nodes are inputs of the model.
         outputs: the segments of the model's output.
-        bits_before: for each node those that it depends on, however far back, as a number with their bits set.
-        bit_of: the bit of each node.
+        inputs: what each node takes in each of its calls. Names there that are no nodes are inputs of the model.
+        bit_of: a number with one bit set for each node, another one for each; sets of nodes are sums of these.
+        bits_before: for each node the set of those that it depends on, however far back.
     """
 
     nodes: dict[int, str]
-    inputs: dict[str, list[Segments]]
     outputs: Segments
-    bits_before: dict[str, int]
-    bit_of: dict[str, int]
+    inputs: dict[str, list[Segments]] = field(factory=dict)
+    bit_of: dict[str, int] = field(factory=dict)
+    bits_before: dict[str, int] = field(factory=dict)
 
     def add_call(self, node: str, segments: Segments) -> None:
         """Add a call of a node, after those of all nodes that it depends on.
@@ -96,27 +98,32 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
     nodes: dict[int, str] = {}
-    # The nodes of each module with parts, in order: itself, or the layers of a recurrent one and then itself, if it has
-    # other tensors, too.
-    nodes_of_module: dict[str, list[str]] = {}
+    nodes_of_modules: dict[str, list[str]] = {}
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
         if module:
             nodes[part.number] = _node_of(part, module)
-            nodes_of_module.setdefault(module, []).append(nodes[part.number])
-    for module, own in nodes_of_module.items():
-        # The layers first, also where the keys of the other tensors come before theirs.
-        own.sort(key=lambda node: node == module)
-    # What takes the output of a recurrent module takes that of its last layer.
-    last_nodes = {module: own[-1] for module, own in nodes_of_module.items()}
-    graph = Graph(nodes, inputs={}, outputs=_renamed(wiring.outputs, last_nodes), bits_before={}, bit_of={})
+            nodes_of_modules.setdefault(module, []).append(nodes[part.number])
+    rows = {module: _in_running_order(module, own_nodes) for module, own_nodes in nodes_of_modules.items()}
+    # What takes the output of a module takes that of the last of its nodes.
+    last_nodes = {module: row[-1] for module, row in rows.items()}
+    graph = Graph(nodes, outputs=_renamed(wiring.outputs, last_nodes))
     for module, inputs in wiring.calls:
         segments = _renamed(inputs, last_nodes)
-        # Each layer takes the outputs of the one below. It is in the list twice if it has two directions.
-        for node in dict.fromkeys(nodes_of_module.get(module, [module])):
+        for node in rows.get(module, [module]):  # a module without parts is a node, too
             graph.add_call(node, segments)
-            segments = (frozenset((node,)),)
+            segments = (frozenset((node,)),)  # the next one takes the output of this one alone
     return graph
+
+
+def _in_running_order(module: str, nodes: list[str]) -> list[str]:
+    """Return the nodes of a module, each once: the layers of a recurrent one, and last itself, if it has other tensors.
+
+    Args:
+        module: its name, which is also that of the node for itself.
+        nodes: one for each of its parts, in the order of their keys; both directions of a layer have one.
+    """
+    return sorted(dict.fromkeys(nodes), key=lambda node: node == module)
 
 
 def _node_of(part: Part, module: str) -> str:
@@ -176,21 +183,26 @@ def colors(sides: Sequence[tuple[Graph, Sequence[Part]]]) -> list[dict[int, int]
         sides: the graph and the parts of the source, and those of the target.
     """
     in_source, in_target = (Counter(part.cls for part in parts) for _, parts in sides)
-    hidden = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
-    shared = {cls for cls, count in in_source.items() if count == in_target[cls]} - hidden
-    flows = [_Flow(graph, parts, shared) for graph, parts in sides]
+    equally_many = {cls for cls, count in in_source.items() if count == in_target[cls]}
+    without_node = {part.cls for graph, parts in sides for part in parts if part.number not in graph.nodes}
+    flows = [_Flow(graph, parts, classes=equally_many - without_node) for graph, parts in sides]
+    result = []
+    for (graph, _), colors_of_nodes in zip(sides, _stable_colors(flows)):
+        nodes_with_color = {number: node for number, node in graph.nodes.items() if node in colors_of_nodes}
+        result.append({number: colors_of_nodes[node] for number, node in nodes_with_color.items()})
+    return result
+
+
+def _stable_colors(flows: list[_Flow]) -> list[dict[str, int]]:
+    """Return the colors of the nodes with parts on each side, refined until no round tells more of them apart."""
     colors_of_nodes = _numbered([flow.classes for flow in flows])
     for _ in range(_MAX_ROUNDS):
         refined = _numbered([flow.refine(own_colors) for flow, own_colors in zip(flows, colors_of_nodes)])
         # A round only ever splits colors: with as many as before it has split none.
-        is_stable = _count(refined) == _count(colors_of_nodes)
+        if _count(refined) == _count(colors_of_nodes):
+            return refined
         colors_of_nodes = refined
-        if is_stable:
-            break
-    result = []
-    for (graph, _), own_colors in zip(sides, colors_of_nodes):
-        result.append({number: own_colors[node] for number, node in graph.nodes.items() if node in own_colors})
-    return result
+    return colors_of_nodes
 
 
 def _count(colors_of_nodes: list[dict[str, int]]) -> int:
@@ -213,16 +225,16 @@ class _Flow:
     Args:
         graph: the data flow between all parts.
         parts: those of one side.
-        shared: the classes.
+        classes: the classes.
     """
 
-    def __init__(self, graph: Graph, parts: Sequence[Part], shared: set[Any]) -> None:
+    def __init__(self, graph: Graph, parts: Sequence[Part], classes: set[Any]) -> None:
         inside: dict[str, list[Any]] = {}
         for part in parts:
             node = graph.nodes.get(part.number)
-            if node is not None and part.cls in shared:
+            if node is not None and part.cls in classes:
                 inside.setdefault(node, []).append(part.cls)
-        self.classes = {node: tuple(sorted(classes, key=repr)) for node, classes in inside.items()}
+        self.classes = {node: tuple(sorted(classes_there, key=repr)) for node, classes_there in inside.items()}
         """The classes of the parts of each node that has any, in an order that is the same on both sides."""
         self._graph = graph
         self._sources_of_passed: dict[str, frozenset[str]] = {}
@@ -243,7 +255,7 @@ class _Flow:
                     self._takers[node].append((taker, place, len(segments)))
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
-        """Replace nodes without parts of shared classes by what they take; equal neighbors become one."""
+        """Replace nodes without parts of these classes by what they take; equal neighbors become one."""
         with_parts = []
         for segment in segments:
             nearest = [self._nearest_with_parts(name) for name in segment]
@@ -284,9 +296,12 @@ class _Flow:
         return frozenset(sources)
 
     def refine(self, colors_of_nodes: Mapping[str, int]) -> dict[str, Any]:
-        """Return what is equal for the nodes that have one color after this round.
+        """Return a value for each node with parts: nodes of equal values have one color after this round.
 
-        That is the color of a node before, and the colors of what it takes in each call, and of what takes its output.
+        It consists of the color of the node, the colors of what it takes in each call, and of what takes its output.
+
+        Args:
+            colors_of_nodes: the colors before this round.
         """
         refined = {}
         for node, calls in self._calls.items():

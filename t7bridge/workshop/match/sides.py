@@ -255,16 +255,21 @@ def _open(side: Side, path: Any, at: str | None, limits: Limits) -> Any:
         with about_file(side.name):
             return _state_in(side, document.value, at, limits)
     document.warn(3)  # at the caller of `match`
-    notes = []
-    for root in document.roots:
-        notes += [f"{place}: {text}" for place, text in preprocessing(root).items()]
-    if notes:
-        message = f"input, as the file says: {'; '.join(notes)}"
-        side.notes.append(Note("info", path="", message=message, code="match"))
+    _note_preprocessing(side, document.roots)
     has_modules = any(map(find_modules, document.roots))
     if not has_modules:
         return _tables_in(side, document.first, at)  # of several values that which Lua's `torch.load` returns
     return _module_in(document.value, side.name, at)
+
+
+def _note_preprocessing(side: Side, roots: Iterable[Any]) -> None:
+    """Add a note of what the values of a file say about the preprocessing of inputs, if they do."""
+    texts: list[str] = []
+    for root in roots:
+        texts += [f"{place}: {text}" for place, text in preprocessing(root).items()]
+    if texts:
+        message = f"input, as the file says: {'; '.join(texts)}"
+        side.notes.append(Note("info", path="", message=message, code="match"))
 
 
 def _tables_in(side: Side, root: Any, at: str | None) -> dict[str, Tensor]:
@@ -604,7 +609,9 @@ def recurrent_in_words(root: TorchObject) -> str:
 
 
 def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
-    """Return a side with its cells as those of PyTorch if the other side has recurrent modules; else the side itself.
+    """Return a side with the layers of each recognized cell as one module of PyTorch, whose keys those of the side are.
+
+    It is the side itself if the other one has no recurrent modules, or if this one has no cells.
 
     Args:
         side: the side.

@@ -28,15 +28,18 @@ def load_packages(class_name: str = "", installed: bool = True) -> None:
     """Import the entries of the packages that may have a class.
 
     Args:
-        class_name: its full name in Lua; by default all packages with a folder here.
-        installed: whether entries are also looked for in Python packages that the user has installed.
+        class_name: its full name in Lua; empty for all packages with a folder here, and no others.
+        installed: whether entries of the class's package are also looked for in what the user has installed.
     """
     for prefix, names in PREFIXES.items():
-        if prefix in _imported or (class_name and not class_name.startswith(prefix)):
+        may_have_class = class_name.startswith(prefix) or not class_name
+        if prefix in _imported or not may_have_class:
             continue
         for name in names:
             importlib.import_module(f"{__package__}.{name}")
-        _imported.add(prefix)
-    package = class_name.partition(".")[0]
+        _imported.add(
+            prefix
+        )  # only now: another thread that finds it there needs all entries
+    package = class_name.partition(".")[0]  # of `nn.Linear`, `nn`
     if package and installed and package not in _PACKAGES_WITHOUT_LAYERS:
         load_extensions(LAYERS, package)

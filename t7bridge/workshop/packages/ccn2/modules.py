@@ -15,9 +15,14 @@ from t7bridge.layers import Layer, local_convolution
 # last two dimensions: permute(0, 3, 1, 2), and permute(0, 2, 3, 1) back.
 
 
-def _beyond(extent: int, kernel: int, stride: int) -> int:
-    """Return how far the last window reaches beyond an image: every element is in a
-    window.
+def _reach_of_last_window(extent: int, kernel: int, stride: int) -> int:
+    """Return how many elements the last window has beyond an image: every element of
+    the image is in a window.
+
+    Args:
+        extent: of the image, with its padding.
+        kernel: of the windows.
+        stride: between windows.
     """
     return -(extent - kernel) % stride
 
@@ -30,8 +35,9 @@ class SpatialConvolution(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
         before = int(self.padding[0])
-        height = input.size(1) + 2 * before
-        behind = before + _beyond(height, self.kernel_size[0], self.stride[0])
+        height = input.size(1) + 2 * before  # and the width, as images are squares
+        beyond = _reach_of_last_window(height, self.kernel_size[0], self.stride[0])
+        behind = before + beyond
         images = F.pad(input.permute(3, 0, 1, 2), (before, behind, before, behind))
         output = F.conv2d(
             images, self.weight, self.bias, self.stride, 0, self.dilation, self.groups
@@ -59,8 +65,9 @@ class SpatialConvolutionLocal(Layer):
     def forward(self, input: Tensor) -> Tensor:
         """Take (in, h, h, batch); return (out, h_out, h_out, batch)."""
         before = self.padding
-        height = input.size(1) + 2 * before
-        behind = before + _beyond(height, self.weight.size(-1), self.stride)
+        height = input.size(1) + 2 * before  # and the width, as images are squares
+        beyond = _reach_of_last_window(height, self.weight.size(-1), self.stride)
+        behind = before + beyond
         images = F.pad(input.permute(3, 0, 1, 2), (before, behind, before, behind))
         output = local_convolution(images, self.weight, self.stride)
         return output.permute(1, 2, 3, 0) + self.bias[:, None, None, None]
@@ -80,7 +87,7 @@ class SpatialMaxPooling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n, h_out, h_out, batch)."""
-        beyond = _beyond(input.size(1), self.kernel_size, self.stride)
+        beyond = _reach_of_last_window(input.size(1), self.kernel_size, self.stride)
         images = F.pad(
             input.permute(0, 3, 1, 2), (0, beyond, 0, beyond), value=float("-inf")
         )
@@ -118,7 +125,7 @@ class SpatialCrossMaxPooling(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n, h, h, batch); return (n_out, h, h, batch)."""
-        beyond = _beyond(input.size(0), self.kernel_size, self.stride)
+        beyond = _reach_of_last_window(input.size(0), self.kernel_size, self.stride)
         # F.pad takes the last dimension first: the planes are the last pair.
         padded = F.pad(input, (0, 0, 0, 0, 0, 0, 0, beyond), value=float("-inf"))
         return padded.unfold(0, self.kernel_size, self.stride).max(-1).values

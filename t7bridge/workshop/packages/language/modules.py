@@ -59,7 +59,8 @@ class TextModel(nn.Sequential):
 
     Args:
         modules: the modules.
-        views: the positions of those that switch between the two, 0-based.
+        views: the positions of those that merge the steps of all sequences into rows,
+            or split the rows again, in turn, 0-based. Only their places count.
     """
 
     def __init__(self, *modules: nn.Module, views: tuple[int, ...] = ()) -> None:
@@ -70,16 +71,16 @@ class TextModel(nn.Sequential):
         """Take (batch, steps, …); return (batch, steps, n)."""
         batch, steps = input.shape[:2]
         output = input
-        together = False
+        is_merged = False  # whether the output is (batch * steps, …)
         for position, module in enumerate(self):
             if position not in self.views:
                 output = module(output)
-            elif together:
+            elif is_merged:
                 output = output.reshape(batch, steps, *output.shape[1:])
-                together = False
+                is_merged = False
             else:
                 output = output.flatten(0, 1)
-                together = True
+                is_merged = True
         return output
 
 

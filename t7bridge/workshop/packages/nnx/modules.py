@@ -42,23 +42,35 @@ class Minus(nn.Module):
 # before and after them.
 
 
-def _rows_first(input: Tensor, rows: int) -> tuple[Tensor, list[int], list[int]]:
-    """Return the input as (1, planes, h, w), the dimensions before the rows, and those
-    after the columns.
+def _as_images(input: Tensor, rows: int) -> Tensor:
+    """Return a tensor as (1, planes, h, w): its other dimensions become one, planes.
+
+    Args:
+        input: the tensor.
+        rows: the dimension of the rows, from 0.
     """
-    before = list(input.shape[:rows])
-    behind = list(input.shape[rows + 2 :])
-    # What is behind the columns becomes one dimension, which is moved before the rows.
-    images = input.flatten(rows + 2) if behind else input.unsqueeze(-1)
+    columns = rows + 1
+    # Those behind the columns become one dimension, the last of four: (before, h, w,
+    # behind); there may be none.
+    has_more = input.dim() > columns + 1
+    images = input.flatten(columns + 1) if has_more else input.unsqueeze(-1)
     images = images.reshape(-1, *images.shape[rows:])
-    return images.permute(0, 3, 1, 2).flatten(0, 1)[None], before, behind
+    return images.permute(0, 3, 1, 2).flatten(0, 1)[None]
 
 
-def _back(images: Tensor, before: list[int], behind: list[int]) -> Tensor:
-    """Return images (1, planes, h, w) with the dimensions before and behind."""
+def _with_dimensions(images: Tensor, shape: torch.Size, rows: int) -> Tensor:
+    """Return images (1, planes, h, w) with other dimensions in place of the planes.
+
+    Args:
+        images: the images, made by `_as_images` and perhaps resized.
+        shape: that of the tensor before.
+        rows: the dimension of the rows there.
+    """
+    before = shape[:rows]
+    behind = shape[rows + 2 :]
     height, width = images.shape[-2:]
-    count = torch.Size(behind).numel()
-    columns_last = images.reshape(-1, count, height, width).permute(0, 2, 3, 1)
+    columns_last = images.reshape(-1, behind.numel(), height, width)
+    columns_last = columns_last.permute(0, 2, 3, 1)
     return columns_last.reshape(*before, height, width, *behind)
 
 
@@ -131,27 +143,37 @@ class SpatialReSamplingEx(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return as many dimensions as the input has."""
-        images, before, behind = _rows_first(input, self.rows)
-        old_height, old_width = images.shape[-2:]
+        images = _as_images(input, self.rows)
         size = []
-        for extent, given, ratio in zip((old_height, old_width), self.size, self.ratio):
+        for extent, given, ratio in zip(images.shape[-2:], self.size, self.ratio):
             # Rounded, unlike in `SpatialReSampling`.
             size.append(int(extent * ratio + 0.5) if given is None else given)
         height, width = size
         if self.mode == "bilinear":
-            images = interpolate(images, (height, width))
-        elif height >= old_height:
-            # Repeated as often as needed: -(-a // b) is the next whole number.
-            tall = images.repeat_interleave(-(-height // old_height), 2)[:, :, :height]
-            images = tall.repeat_interleave(-(-width // old_width), 3)[..., :width]
+            resized = interpolate(images, (height, width))
+        elif height >= images.size(-2):  # whatever the widths
+            resized = self._repeated(images, height, width)
         else:
-            down = old_height // height
-            right = old_width // width
-            if self.mode == "average":
-                images = F.avg_pool2d(images, (down, right))[:, :, :height, :width]
-            else:
-                images = images[:, :, ::down, ::right][:, :, :height, :width]
-        return _back(images, before, behind)
+            resized = self._reduced(images, height, width)
+        return _with_dimensions(resized, input.shape, self.rows)
+
+    @staticmethod
+    def _repeated(images: Tensor, height: int, width: int) -> Tensor:
+        """Return larger images, whose rows and columns are repeated."""
+        # As often as needed: -(-a // b) is a / b rounded up.
+        for_rows = -(-height // images.size(-2))
+        for_columns = -(-width // images.size(-1))
+        tall = images.repeat_interleave(for_rows, 2)[:, :, :height]
+        return tall.repeat_interleave(for_columns, 3)[..., :width]
+
+    def _reduced(self, images: Tensor, height: int, width: int) -> Tensor:
+        """Return smaller images, of one element or the mean of each window."""
+        down = images.size(-2) // height
+        right = images.size(-1) // width
+        # What is left over at the right and the lower border is dropped.
+        if self.mode == "average":
+            return F.avg_pool2d(images, (down, right))[:, :, :height, :width]
+        return images[:, :, ::down, ::right][:, :, :height, :width]
 
 
 class SpatialMaxSampling(Layer):

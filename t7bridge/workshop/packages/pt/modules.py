@@ -36,9 +36,9 @@ class Pairwise(Layer):
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """Take two tensors of one shape; return one."""
-        rounding, _, operation = self.name.partition("_")
-        if operation == "divide":
-            # The functions of these names have no gradient, or do not exist.
+        if self.name in ("floor_divide", "trunc_divide"):
+            # torch.floor_divide has no gradient, and there is no torch.trunc_divide.
+            rounding = self.name.removesuffix("_divide")
             return torch.div(*inputs, rounding_mode=rounding)
         output: Tensor = getattr(torch, self.name)(*inputs)
         return output
