@@ -283,13 +283,13 @@ def _has_parts_of_examples(shape: Shape, input_shape: Shape) -> bool:
     return isinstance(batch, Extent) and any((extent.expr / batch.expr).is_Integer for extent in extents)
 
 
-def _refuses_unequal_numbers(step: LuaNode) -> bool:
-    """Return whether the layer of a step refuses values with unequal numbers of examples; false if that is not sure."""
+def _refuses_unequal_numbers(step: LuaNode, input_shape: Shape) -> bool:
+    """Return whether the layer of a step refuses values with other numbers of examples than an input has."""
     if step.layer is None or step.layer.name == "nn.Index":  # which takes any number of indices
         return False
-    if step.layer.name == "nn.JoinTable":  # unless it may join the examples
+    if step.layer.name == "nn.JoinTable":  # unless it joins the examples
         dimension, *_ = step.layer.args
-        return is_static([step.shape[dimension - 1]])
+        return not _has_parts_of_examples((step.shape[dimension - 1],), input_shape)
     return True
 
 
@@ -303,7 +303,7 @@ def _compared_batches(inputs: list[LuaNode], steps: list[LuaNode]) -> list[set[i
             numbers |= owners.get(id(source), set())
         numbers = {number for number in numbers if _has_parts_of_examples(step.shape, inputs[number].shape)}
         owners[id(step)] = numbers
-        if not _refuses_unequal_numbers(step):
+        if not all(_refuses_unequal_numbers(step, inputs[number].shape) for number in numbers):
             continue
         merged = set().union(*(groups[number] for number in numbers))
         for number in merged:
