@@ -149,7 +149,8 @@ def recorded_input(value: Any, place: str) -> Any:
     """The input that a layer had in its last run, as far as the file still holds it."""
     from t7bridge.nn import find_modules
     from t7bridge.workshop.prove.layer import map_tensors, to_torch
-    from t7bridge.workshop.prove.runs import is_complete, runs
+    from t7bridge.workshop.prove.recorded import is_complete
+    from t7bridge.workshop.prove.runs import runs
 
     for root, module in find_modules(value):
         for step in reversed(runs(module, root)):

@@ -92,7 +92,8 @@ TORCH_MODULES |= {"workshop/lua/checks.py", "workshop/export/exporters.py"}
 PACKAGE_CLASSES = sorted(PACKAGE.glob("workshop/packages/*/modules.py"))
 """The PyTorch classes of Lua packages."""
 TORCH_MODULES |= {str(path.relative_to(PACKAGE)) for path in PACKAGE_CLASSES}
-PROVING = ("against", "given", "inputs", "judge", "layer", "nodes", "rounding", "side_by_side", "two_models")
+PROVING = ("against", "calls", "digests", "given", "inputs", "judge", "layer", "nodes", "outcome", "rounding")
+PROVING += ("over_steps", "side_by_side", "two_models")
 TORCH_MODULES |= {f"workshop/prove/{name}.py" for name in PROVING}
 
 

@@ -64,9 +64,13 @@ def test_closed_standard_output(tmp_path) -> None:
     done = shell(f"$T describe {ABS} >&-", tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == "t7bridge: error: standard output: is closed"
+    done = shell(f"$T convert {ABS} - --to pt >&-", tmp_path)
+    assert (done.returncode, done.stderr.strip()) == (2, "t7bridge: error: standard output: is closed")
     done = shell(f"$T convert {ABS} x.pt --mode tree >&-", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "x.pt").stat().st_size > 1000
+    done = shell(f"$T graph {ABS} -o x.svg >&-", tmp_path)  # by its former name
+    assert (done.returncode, done.stderr) == (0, "")
     done = shell(f"$T describe {tmp_path}/missing 2>&-", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if one ended it, 130 for Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    writes_files = bool(arguments) and arguments[0] in _WRITERS
+    # What these verbs print may be lost: their result is a file.
+    writes_files = bool(arguments) and ALIASES.get(arguments[0], arguments[0]) in _WRITERS
     with standard_streams(optional=writes_files), _signals(), _warnings():
         return _guarded(arguments)
 
@@ -78,7 +79,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     """
     try:
         code = _verb(arguments)
-        sys.stdout.flush()
+        sys.stdout.flush()  # here, where an error has a message
         return code
     except KeyboardInterrupt as interrupt:
         failed(str(interrupt) or "interrupted; no output was left behind")

@@ -58,8 +58,9 @@ def typed_options(verb: str, arguments: Sequence[str]) -> dict[str, str]:
     for name, item in options_of(class_of(verb)).items():
         if item.is_operand:
             continue
-        # One of which argparse took the first letters is named in full, too.
-        spellings[name] = next((spelling for spelling in item.spellings() if spelling in typed), item.spellings()[-1])
+        typed_spellings = [spelling for spelling in item.spellings() if spelling in typed]
+        # Not in the list is an option of which only the first letters were typed, as argparse takes it.
+        spellings[name] = typed_spellings[0] if typed_spellings else item.spellings()[-1]
     return spellings
 
 
@@ -70,7 +71,7 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
         f"t7bridge {verb}",
         add_help=False,  # both of ours are added below
         description=request.__doc__,
-        epilog=_examples(request, len(getattr(request, "EXAMPLES", ()))),
+        epilog=_examples(request),
         formatter_class=_formatter,
     )
     parser.add_argument("-h", "--help", action=_Help, help="show the arguments that most calls need")
@@ -89,12 +90,20 @@ def parser_for(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _examples(request: Any, count: int) -> str | None:
-    """Return the first examples of a verb's class as the end of its help; `None` if it has none."""
-    lines = getattr(request, "EXAMPLES", ())[:count]
+def _examples(request: Any, most: int | None = None) -> str | None:
+    """Return the examples of a verb's class, or the first of them, as the end of its help; `None` if it has none."""
+    lines = getattr(request, "EXAMPLES", ())[:most]
     if not lines:
         return None
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
+
+
+def _operands_and_common(request: type) -> list[Option]:
+    """Return the operands of a verb, and the options in `COMMON` of its class; without `COMMON` all options."""
+    options = options_of(request)
+    common = getattr(request, "COMMON", tuple(options))
+    operands = [item for item in options.values() if item.is_operand]
+    return operands + [options[name] for name in common if not options[name].is_operand]
 
 
 def _short_help(verb: str) -> str:
@@ -104,9 +113,7 @@ def _short_help(verb: str) -> str:
     """
     request = class_of(verb)
     options = options_of(request)
-    common = getattr(request, "COMMON", tuple(options))
-    shown = [item for item in options.values() if item.is_operand]
-    shown += [options[name] for name in common if not options[name].is_operand]
+    shown = _operands_and_common(request)
     parser = _Parser(
         f"t7bridge {verb}",
         add_help=False,
@@ -119,7 +126,7 @@ def _short_help(verb: str) -> str:
         _add_argument(arguments, item._replace(flags=_usual_spellings(item)))
     others = len(options) - len(shown)
     parser.usage = _narrow_usage(_usage(parser))
-    parser.epilog = _examples(request, 2)
+    parser.epilog = _examples(request, most=2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
     themes = getattr(request, "MORE", "")
     if not themes:

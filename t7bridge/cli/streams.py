@@ -61,6 +61,22 @@ def _copy_stdin(path: str) -> None:
             file.write(piece)
 
 
+def _replace_dashes(options: argparse.Namespace, names: Iterable[str], path: str) -> None:
+    """Replace `-` in arguments, which may be lists, by a path.
+
+    Args:
+        options: the arguments, which are changed.
+        names: those in which there is a `-`.
+        path: the path.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, list):
+            setattr(options, name, [path if item == "-" else item for item in value])
+        else:
+            setattr(options, name, path)
+
+
 @contextmanager
 def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]:
     """Copy standard input to a file where an argument is `-`, as readers need random access.
@@ -83,12 +99,7 @@ def spooled(options: argparse.Namespace, names: Sequence[str]) -> Iterator[None]
     with tempfile.TemporaryDirectory(prefix="t7bridge-") as folder:
         path = os.path.join(folder, _STDIN)
         _copy_stdin(path)
-        for name in from_stdin:
-            value = getattr(options, name)
-            if isinstance(value, list):
-                setattr(options, name, [path if item == "-" else item for item in value])
-            else:
-                setattr(options, name, path)
+        _replace_dashes(options, from_stdin, path)
         try:
             yield
         except T7BridgeError as error:

@@ -14,6 +14,7 @@ from attrs import asdict, evolve
 import t7bridge
 
 from ..conversion.options import options_of
+from ..data import define
 from ..errors import ModelError, T7BridgeError
 from ..formats import FORMATS, PYTHON
 from ..text import counted, listed, printable
@@ -22,11 +23,15 @@ from .streams import DONE, FAILED, failed, is_styled, print_hint, print_json, pr
 
 if TYPE_CHECKING:
     from ..report import Note, Report
+    from ..values.summary import Summary
     from ..workshop.match import KnownModel, Match
     from ..workshop.prove import Proof
 
 UNREADABLE = 2
 """Exit code of `scan` for a file that could not be read, where nothing was found in others."""
+
+_PIPE_BYTES = 1 << 20
+"""Bytes that are copied to standard output at a time."""
 
 NOT_PROVED = 2
 """Exit code of `prove` where nothing was compared: whoever asks for a proof must not take 0 for one."""
@@ -87,6 +92,8 @@ def _after_conversion(options: argparse.Namespace, report: Report) -> str:
         operands = [report.source]
         if options.at:
             operands += ["--at", options.at]
+        if options.classes is not None:
+            operands += ["--classes", os.fspath(options.classes)]
         folder = shlex.quote(_module_folder(report.target))
         command = f"t7bridge module {shlex.join(operands)} -o {folder}"
         return f"{report.target} has weights only; a module to run them: {command}"
@@ -103,17 +110,20 @@ def _to_stdout(options: argparse.Namespace) -> int:
 
     if options.to is None or options.json:
         return failed("standard output requires --to FORMAT, and excludes --json")
+    # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away. Its bytes, as it writes text.
+    stream = getattr(sys.__stdout__ or sys.stdout, "buffer", None)
+    if stream is None:
+        raise T7BridgeError("is closed", file="standard output")
     with tempfile.TemporaryDirectory(prefix="t7bridge-stdout-") as folder:
         path = os.path.join(folder, "out")
-        # A stream is one file: there is no place for a configuration beside it.
         arguments = {**arguments_of(options, "convert"), "target": path}
         if FORMATS[options.to].values == PYTHON:
+            # Beside a stream there is no place for a configuration; other formats have it inside, or none.
             arguments["config"] = False
         print_notes(t7bridge.convert(**arguments).notes)
         with open(path, "rb") as file:
-            # The original stream: with --quiet, `sys.stdout` is a buffer that is thrown away.
-            shutil.copyfileobj(file, (sys.__stdout__ or sys.stdout).buffer, 1 << 20)
-        sys.stdout.flush()
+            shutil.copyfileobj(file, stream, _PIPE_BYTES)
+        stream.flush()
     return DONE
 
 
@@ -171,14 +181,31 @@ def inspect(options: argparse.Namespace) -> int:
     width = terminal_width() if sys.stdout.isatty() else 0  # 0: lines are not cut
     for number, line in enumerate(summary.lines(width)):
         sys.stdout.write(_styled(line, number, len(summary.header)) + "\n")
-    if summary.layers and sys.stderr.isatty():
-        import shlex
-
-        source = shlex.quote(options.source)
-        stem = shlex.quote(os.path.splitext(summary.file)[0])
-        folder = shlex.quote(_module_folder(summary.file))
-        print_hint(f"t7bridge draw {source} -o {stem}.html; t7bridge module {source} -o {folder}")
+    if sys.stderr.isatty():
+        print_hint(_after_inspection(options, summary))
     return DONE
+
+
+def _after_inspection(options: argparse.Namespace, summary: Summary) -> str:
+    """Return the commands that draw what was summarized, and of a Lua model write the module; empty without layers.
+
+    Args:
+        options: of `inspect`.
+        summary: its result.
+    """
+    if not summary.layers:
+        return ""
+    import shlex
+
+    source = shlex.quote(options.source)
+    if options.at:
+        source += f" --at {shlex.quote(options.at)}"
+    stem = shlex.quote(os.path.splitext(summary.file)[0])
+    commands = [f"t7bridge draw {source} -o {stem}.html"]
+    is_lua = summary.header["format"] == FORMATS["t7"].title
+    if is_lua and any(row.class_name for row in summary.layers):
+        commands.append(f"t7bridge module {source} -o {shlex.quote(_module_folder(summary.file))}")
+    return "; ".join(commands)
 
 
 def _styled(line: str, number: int, header: int) -> str:
@@ -232,7 +259,7 @@ def match(options: argparse.Namespace) -> int:
     """Match, write the result if it is usable, and print; without TARGET, name models of libraries that fit."""
     if options.target is None and options.out is not None:
         return failed("-o requires TARGET: t7bridge match SRC names models that have its layers")
-    problem = _option_of_others(options)
+    problem = _inapplicable_option(options)
     if problem:
         return failed(problem)
     result = t7bridge.match(**arguments_of(options, "match"))
@@ -246,16 +273,19 @@ def match(options: argparse.Namespace) -> int:
         lines = result.listed_pairs()
     elif is_usable:
         lines = _written(options, result, proof)
-    ok = is_usable and (proof is None or not proof.exit_code)
-    code = _print(options, result.as_dict, lines, result.report.notes, ok=ok)
+    is_refuted = proof is not None and bool(proof.exit_code)
+    code = _print(options, result.as_dict, lines, result.report.notes, ok=is_usable and not is_refuted)
     if not (result.complete or options.json):
         level = "note" if is_usable else "error"
         print(f"t7bridge: {level}: {result.problems(partial=options.partial and is_usable)}", file=sys.stderr)
     return code
 
 
-def _option_of_others(options: argparse.Namespace) -> str:
-    """Return what is wrong with an option of `match` that is for another form of it; empty if nothing is."""
+def _inapplicable_option(options: argparse.Namespace) -> str:
+    """Return what is wrong with an option of `match` that is for another form of it: with `-o`, or without TARGET.
+
+    Empty if nothing is.
+    """
     needing_output = {
         "--dtype": options.dtype is not None,
         "--compact": options.compact,
@@ -313,17 +343,18 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
         if result.source_side.module is not None:  # which `module` can write
             hint = _module_command(options)
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
-    best, models = _ranked(options, result)
+    candidates = _ranked(options, result)
     # What is printed is the match of the best model, as the result of the whole request.
-    best.models = models
+    best = candidates[0].match
+    best.models = [candidate.model for candidate in candidates]
     best.asked = result.asked
     notes = [note for note in best.report.notes if note.code == "prove"]
     lines = [best.sentence()]
     for model in best.models[1:]:
         lines.append(f"also {model}")
     has_warning = any(note.level == "warning" for note in notes)
-    ok = best.complete and not has_warning
-    return _print(options, best.as_dict, lines, notes, hint=_next_command(options, best), ok=ok)
+    hint = _next_command(options, best)
+    return _print(options, best.as_dict, lines, notes, hint=hint, ok=best.complete and not has_warning)
 
 
 def _module_command(options: argparse.Namespace) -> str:
@@ -342,37 +373,56 @@ def _module_folder(path: str) -> str:
     return stem if suffix else f"{path}-module"
 
 
-def _ranked(options: argparse.Namespace, result: Match) -> tuple[Match, list[KnownModel]]:
-    """Run the first models of libraries that have the same layers, until one computes the same.
+@define(eq=False)
+class _Candidate:
+    """A model of a library that has the same layers.
+
+    Attributes:
+        model: the model, with a verdict if it was run.
+        match: that of the source with it.
+        rank: less for a better one: whether a layer has the weights of another, then the number of differences.
+    """
+
+    model: KnownModel
+    match: Match
+    rank: tuple[bool, int]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it was run and computes the same."""
+        return self.rank == (False, 0)
+
+    def run(self, options: argparse.Namespace) -> None:
+        """Run both models, and set verdict and rank if that is possible."""
+        proof = _run(options, self.match)
+        if proof is not None and not proof.problem:
+            self.model = evolve(self.model, verdict="not proven" if proof.exit_code else "proven")
+            self.rank = proof.misplaced, len(proof.differences)
+
+
+def _ranked(options: argparse.Namespace, result: Match) -> list[_Candidate]:
+    """Return the models of libraries that have the same layers, the best first; equal ones stay in their order.
+
+    The first of them are run, until one computes the same.
 
     Args:
         options: of `match`.
         result: its result, with these models and a match for each, in `candidates`; there is at least one.
-
-    Returns:
-        The match of the best, and the models: the proven one first, then those with fewer differences.
     """
-    # Ranks are ordered, the best first: whether a layer has the weights of another, then the number of differences.
-    proven = (False, 0)
-    not_run = (True, len(result.models))  # behind all in which no layer has those of another
-    rows: list[tuple[tuple[bool, int], KnownModel, Match]] = []
-    is_decided = False
-    for place, (model, candidate) in enumerate(zip(result.models, result.candidates)):
-        rank = not_run
-        if place < _MOST_RUN and candidate.complete and not is_decided:
-            proof = _run(options, candidate)
-            if proof is not None and not proof.problem:
-                model = evolve(model, verdict="not proven" if proof.exit_code else "proven")
-                rank = proof.misplaced, len(proof.differences)
-        rows.append((rank, model, candidate))
-        is_decided = is_decided or rank == proven
-    rows.sort(key=lambda row: row[0])  # equal ones stay in their order
-    _, _, best_match = rows[0]
-    return best_match, [model for _, model, _ in rows]
+    rank_if_not_run = (True, len(result.models))  # behind all in which no layer has the weights of another
+    candidates = [_Candidate(model, match, rank_if_not_run) for model, match in zip(result.models, result.candidates)]
+    for candidate in candidates[:_MOST_RUN]:
+        if candidate.match.complete:
+            candidate.run(options)
+        if candidate.is_decided:
+            break
+    return sorted(candidates, key=lambda candidate: candidate.rank)
 
 
 def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     """Run both models on the same inputs if that is asked for, or TARGET or SRC is a factory, and note the result.
+
+    If a proof is asked for and there is only one model, a Lua module, it is compared with what Lua recorded in it.
 
     Returns:
         The proof; `None` if they were not run.
@@ -385,24 +435,25 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
         return None
     factories = [str(side.factory) for side in sides if side.factory is not None]
     is_requested = options.prove or (bool(factories) and not options.no_run)
-    # A Lua module runs against another, or else against what a factory makes.
     are_both_lua = len(lua_modules) == 2
     factory = None
-    if not are_both_lua:
+    if not are_both_lua:  # it runs against what a factory makes, if there is one
         factory = options.factory or next(iter(factories), None)
     if is_requested and (are_both_lua or factory):
+        # The Lua module, TARGET with the weights of SRC if it is one; and a Lua module, or weights for what the factory
+        # makes.
         module, other = result.lua_model_and_other(options.partial)
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
         return proof
-    if options.prove:  # there is only what Lua recorded in the module to compare it with
+    if options.prove:
         (lua_module,) = lua_modules
         result.report.notes.append(try_proof(lua_module, limits=options.limits).note())
     return None
 
 
 def _next_command(options: argparse.Namespace, result: Match) -> str:
-    """Return the command that writes the weights of the source under the keys of the best model.
+    """Return the command that writes the weights of the source under the keys of the best model, matched in this way.
 
     Args:
         options: of the `match` that found it.
@@ -414,8 +465,14 @@ def _next_command(options: argparse.Namespace, result: Match) -> str:
     words = ["t7bridge", "match"]
     if options.at:
         words += ["--at", options.at]
+    for rule in options.rename:
+        words += ["--rename", rule]
+    for prefix in options.strip:
+        words += ["--strip", prefix]
     if options.mapping:
         words += ["--map", os.fspath(options.mapping)]
+    if options.order:
+        words.append("--order")
     words += [options.source, str(factory)]
     import shlex
 

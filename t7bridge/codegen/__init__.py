@@ -9,6 +9,6 @@ __getattr__ = face(
         "flow": "LISTS SourceBuilder",
         "generate": "Generated check_page",
         "idioms": "IDIOMS",
-        "constructors": "ModuleArgument constructed_parts",
+        "plans": "ModuleArgument constructed_parts",
     },
 )

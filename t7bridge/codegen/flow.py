@@ -26,10 +26,8 @@ from ..nn.memory import MemoryEffects
 from ..nn.pieces import CLASS_IN_TORCH_OF_CELL, CLASS_IN_TORCH_WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
 from ..nn.torch_nn import TORCH
-from .attention import attention_names
 from .code import TAKEN, Construction, Write, applied, dotted, formula, sequential, usable_name
 from .copied import SourcePiece, defaults_of, pieces, remembers, reserved_names
-from .forms import BatchOrigin, Form, certainly_same_shape
 from .idioms import (
     Idiom,
     attribute_base_name,
@@ -40,7 +38,21 @@ from .idioms import (
     torch_construction,
     traits,
 )
-from .steps import INPUT, PARTS, Attribute, CodeBlock, Ref, Step, Value, pick, refs
+from .names import attention_names
+from .steps import (
+    INPUT,
+    PARTS,
+    Attribute,
+    BatchOrigin,
+    CodeBlock,
+    Form,
+    Ref,
+    Step,
+    Value,
+    certainly_same_shape,
+    pick,
+    refs,
+)
 
 TOO_DEEP = "the modules of this model are nested too deep to be written down"
 USE_CONVERT = "`t7bridge convert` converts the weights."

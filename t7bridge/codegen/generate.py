@@ -31,13 +31,21 @@ from ..nn.registry import layer_of
 from ..nn.state_dict import Recorded, Run, StateDict, lua_named
 from ..nn.torch_nn import TORCH
 from ..report import Note
-from .additions import ModulePaths, additions_of, check_tensors_are_in_page, paths_of_modules
-from .choices import check_depth, choose_classes, shared_specs, size_of, unify_tied
-from .constructors import check_construction
+from .classes import prepared
 from .copied import statement_text
 from .flow import TOO_DEEP, USE_CONVERT, SourceBuilder
-from .owned import TensorsByModule, owned_tensors, owner_of
-from .page import BASE_IMPORTS, model_source, prepared
+from .page import BASE_IMPORTS, ModulePaths, additions_of, check_tensors_are_in_page, model_source, paths_of_modules
+from .plans import (
+    TensorsByModule,
+    check_construction,
+    check_depth,
+    choose_classes,
+    owned_tensors,
+    owner_of,
+    shared_specs,
+    size_of,
+    unify_tied,
+)
 from .steps import CodeBlock
 
 _STEPS_PER_PART = 20

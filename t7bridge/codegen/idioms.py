@@ -24,7 +24,7 @@ from ..nn.registry import Traits, traits_of
 from ..nn.torch_nn import REQUIRED, SAME, TORCH, TorchClass
 from .code import Construction, Write, applied, apply, dotted, formula, method
 from .copied import constructor
-from .forms import BatchOrigin, Form
+from .steps import BatchOrigin, Form
 
 # Modules of torch.nn
 

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import LimitError
 from .code import WIDTH, apply, attribute, dotted, expression, free_variable, lines, names_in, text_of
-from .inputs import named_input
-from .state_names import input_state_names, name_results_of_calls, numbered_state, result_state_names
-from .steps import GATES, INPUT, PARTS, CodeBlock, ElementPath, Ref, Step, Value, refs
-from .tidy import SharedMemory
+from .names import input_state_names, name_results_of_calls, named_input, numbered_state, result_state_names
+from .steps import GATES, INPUT, PARTS, CodeBlock, ElementPath, Ref, SharedMemory, Step, Value, refs
 
 _MOST_LETTERS = WIDTH - 24
 """Maximum length of an expression with inlined operands: of a line, less its indentation and a variable."""

@@ -2,8 +2,8 @@
 
 Such a function is the `flow` of the traits of a class. It knows a value only by the operations of a `Domain`, which
 says what a value is: a kind or a shape (`nn/kinds`), an arrow of a picture (`nn/blocks`), memory (`nn/memory`), a step
-of source (`codegen/flow`), what Lua recorded (`workshop/prove/runs`). Each such question about a model is answered by
-the same description of its containers. Layers that rearrange lists have a flow, too.
+of source (`codegen/flow`), what Lua recorded (`workshop/prove/containers`). Each such question about a model is
+answered by the same description of its containers. Layers that rearrange lists have a flow, too.
 Knows neither formats nor PyTorch.
 """
 

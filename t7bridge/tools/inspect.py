@@ -14,6 +14,7 @@ from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
 from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
+from ..formats.table import Document
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -100,23 +101,26 @@ def inspect(request: Inspect) -> Summary:
         about_file(document.path),
     ):
         document.warn()
-        roots = document.roots
-        result = Summary(os.path.basename(os.path.normpath(document.path)))
-        result.header = {"file": result.file, **_format_facts(document)}
-        value = document.value
-        if request.at is not None:
-            value = Path.parse(request.at).get(value)
-        result.header.update(_number_facts(roots))
-        models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
-        if request.input_shape and not blocks:
-            raise ModelError("shapes are computed by running one model", found="no layers")
-        if blocks:
-            _add_layers(result, models, blocks, request)
-        if request.statistics:
-            result.tensors = _statistics(blocks, value)
-        content = value if request.at is not None else roots
-        result.others, result.hidden = _content_outside_models(content, request.at or "root", skip_tensors=bool(blocks))
-    return result
+        return _summary_of(document, request)
+
+
+def _summary_of(document: Document, request: Inspect) -> Summary:
+    """Return the summary of an open file, or of what is at a path in it."""
+    summary = Summary(os.path.basename(os.path.normpath(document.path)))
+    summary.header = {"file": summary.file, **_format_facts(document)}
+    value = document.value  # the list of all, if there are several
+    if request.at is not None:
+        value = Path.parse(request.at).get(value)
+    summary.header.update(_number_facts(document.roots))
+    models, blocks = _models_and_blocks(value, request.at or "root", request.limits)
+    if request.input_shape and not blocks:
+        raise ModelError("shapes are computed by running one model", found="no layers")
+    if blocks:
+        _add_layers(summary, models, blocks, request)
+    if request.statistics:
+        summary.tensors = _statistics(blocks, value)
+    summary.others, summary.hidden = _content_outside_models(value, request.at or "root", skip_tensors=bool(blocks))
+    return summary
 
 
 def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], request: Inspect) -> None:
@@ -140,7 +144,7 @@ def _add_layers(result: Summary, models: list[DrawnModel], blocks: list[Block], 
     result.layers = _layer_rows(blocks)
 
 
-def _format_facts(document: Any) -> dict[str, Any]:
+def _format_facts(document: Document) -> dict[str, Any]:
     """Return format, encoding and size of a file as the header states them."""
     facts: dict[str, Any] = {"format": document.title}
     layout = document.layout
@@ -214,7 +218,7 @@ class _Totals:
             self.storages[id(value)] = value
         elif is_module(value):
             self.modules += 1
-            self.has_types = "_type" in value or self.has_types is True
+            self.has_types = "_type" in value or self.has_types is True  # in one module at least
         elif isinstance(value, PythonObject):
             self.modules += value.is_module
 
@@ -286,13 +290,13 @@ def _layer_row(block: Block, depth: int) -> LayerRow:
 def _torch_class(block: Block) -> str:
     """Return the PyTorch class of a block with its arguments; `none` if Lua's class has none.
 
-    Empty if the title is Lua's class itself, which has a column of its own.
+    Empty if the title of the block is Lua's class, as of most containers: that has a column of its own.
     """
     if block.mark == "unmapped":
         return "none"
     if block.class_name and block.title == block.class_name and not block.target:
         return ""
-    if block.mark == "again" or not block.target:  # without arguments among its lines
+    if block.mark == "again" or not block.target:  # its lines have no arguments
         return block.title
     # The first line that is not about the weights has the arguments: `Linear(10, 20)`. The lines of a pickled module
     # have no arguments but its tensors: `Linear(weight 20 × 10)`.
@@ -326,19 +330,17 @@ def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tupl
     A value whose entries have lines of their own has one before them, but for the root.
 
     Args:
-        value: what the summary is about; the list of all values for a whole file.
+        value: what the summary is about.
         path: its path.
         skip_tensors: whether tensors are in the table of layers.
     """
-    if isinstance(value, list) and path == "root" and len(value) == 1:  # the only value of a file
-        value = value[0]
     content = _ContentOutside(skip_tensors)
-    stack = [(Path(None, Step(path), value), 0)]
+    stack = [(Path(None, Step(path), value), 0)]  # each value with its path, and the levels around it
     while stack:
         visit, depth = stack.pop()
-        # Reversed, as the stack returns the last first.
-        for step, part in reversed(content.add(visit, depth)):
-            stack.append((Path(visit, Step(step), part), depth + 1))
+        entries_with_lines = content.add(visit, depth)
+        for step, entry in reversed(entries_with_lines):  # as the stack returns the last first
+            stack.append((Path(visit, Step(step), entry), depth + 1))
     return content.lines, content.hidden
 
 
@@ -366,23 +368,26 @@ class _ContentOutside:
             depth: levels around it.
         """
         value = visit.value
+        is_root = depth == 0
         if _is_model(value) or (self._skip_tensors and isinstance(value, (Tensor, Storage))):
             return []
         inside = self._new_entries(value)
-        entries_with_lines: list[tuple[str, Value]] = []
-        if inside and _has_lines_of_entries(value, inside, depth):
-            is_root = depth == 0
-            if self._skip_tensors and not is_root and _is_in_layers(inside):
-                return []  # nothing of it is outside of the models
-            entries_with_lines = inside[:_MOST_OPENED]
-            self.hidden += max(_entry_count(value) - _MOST_OPENED, 0)
-            if is_root:  # of the root the entries alone
-                return entries_with_lines
+        if not inside or not _has_lines_of_entries(value, inside, depth):
+            self._add_line(visit, inside)
+            return []
+        if self._skip_tensors and not is_root and _is_in_layers(inside):
+            return []  # nothing of it is outside of the models
+        if not is_root:  # of the root the entries alone
+            self._add_line(visit, inside)
+        self.hidden += max(_entry_count(value) - _MOST_OPENED, 0)
+        return inside[:_MOST_OPENED]
+
+    def _add_line(self, visit: Path, inside: list[tuple[str, Value]]) -> None:
+        """Add the line of a value, with its first entries `inside`; after `MOST_OTHERS` lines it counts as hidden."""
         if len(self.lines) < MOST_OTHERS:
-            self.lines.append((visit.text(), _described(value, inside)))
+            self.lines.append((visit.text(), _described(visit.value, inside)))
         else:
             self.hidden += 1
-        return entries_with_lines
 
     def _new_entries(self, value: Value) -> list[tuple[str, Value]]:
         """Return the first entries of a value, by steps; none of a tensor, and of any value at its first place only."""

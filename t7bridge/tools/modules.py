@@ -118,10 +118,12 @@ def lua_document(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS)
     """
     document = formats.open(source, limits=limits)
     if document.spec.values != formats.LUA:
+        import shlex
+
         raise UnsupportedError(
             f"is {document.title}; modules are made from files of Lua Torch, which hold their layers",
             file=document.path,
-            hint=f"t7bridge convert {document.path} weights.pt writes the weights for torch.load.",
+            hint=f"t7bridge convert {shlex.quote(document.path)} weights.pt writes the weights for torch.load.",
         )
     document.source.read_all()  # all weights are needed: a file at an address is read in large ranges from here
     document.warn(stacklevel=5)  # at the line that calls the verb

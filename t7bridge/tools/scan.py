@@ -183,7 +183,7 @@ def scan(request: Scan) -> ScanReport:
     """
     if os.path.isdir(request.source):
         return _scan_folder(os.fspath(request.source), request.limits)
-    if folder_of(os.fspath(request.source)):
+    if folder_of(os.fspath(request.source)):  # the `data.pkl` of an unpacked archive
         report = ScanReport(os.fspath(request.source))
         _scan_unpacked(report.file, request.limits, report)
         return report
@@ -254,14 +254,14 @@ def _scan_if_model(source: ByteSource, limits: Limits, report: ScanReport) -> No
     try:
         _scan_source(source, limits, report)
     except UnknownFormatError:
-        is_other_json = report.file.endswith(".json")  # the suffix of indices is that of many other files
-        if has_suffix and not is_other_json:
+        if has_suffix:
             raise
     except T7BridgeError:
         # Any file may begin as a `.t7` does, which has no signature: text that was tried as one is damaged.
         head = source.read(0, HEAD_BYTES)
         if identify(head) is not None or has_suffix or is_tar(head):
             raise
+        report.format = ""  # it is none
 
 
 def _scan_source(source: ByteSource, limits: Limits, report: ScanReport) -> None:
@@ -340,8 +340,8 @@ def _scan_archive(other: formats.OtherArchive, limits: Limits, report: ScanRepor
             _scan_if_model(member, inner_limits, member_report)
         except T7BridgeError as error:
             member_report.error = str(error)
-        is_model = bool(member_report.format or member_report.error)  # neither is set for a file passed over
-        has_model = has_model or is_model
+        is_passed_over = not (member_report.format or member_report.findings or member_report.error)
+        has_model = has_model or not is_passed_over
         _add_findings_of_inner(report, member_report, name)
     report.format = "zip"
     if not has_model:
@@ -382,9 +382,8 @@ def _scan_members(archive: ZipArchive, limits: Limits, report: ScanReport) -> No
         # none of our formats begins with, such as text, a picture or a compressed file, is passed over.
         signature = identify(head)
         if signature is not None and formats.formats_with(signature.kind):
-            # Raises for a member of a format that is neither, as that is not scanned.
             content = ByteSource.from_bytes(archive.read(name), f"{source.name}: {name}")
-            _scan_pt(content, limits, report)
+            _scan_pt(content, limits, report)  # an error for other formats: nothing is called clean without a scan
 
 
 def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, report: ScanReport) -> None:
@@ -401,7 +400,7 @@ def _judge_array(source: ByteSource, start: int, size: int, limits: Limits, repo
     try:
         judge_array(origin, source, start, size)
     finally:  # also if it is damaged: a loader would have called the names before the damage
-        _add_refused_by_loader(origin.unsafe_names, origin.refused_uses, report)
+        _add_refused_by_loader(names=origin.unsafe_names, uses=origin.refused_uses, report=report)
 
 
 def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> None:
@@ -422,7 +421,7 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
     try:
         _judge_content(reader, limits, report)
     finally:  # also if it is damaged: a loader would have called the names before the damage
-        _add_refused_by_loader(reader.judged, reader.uses, report)
+        _add_refused_by_loader(names=reader.judged, uses=reader.uses, report=report)
         if reader.kind in _REFUSED_LAYOUTS:
             report.findings.append(Finding(REFUSED, _REFUSED_LAYOUTS[reader.kind]))
         for note in reader.notes:

@@ -1,4 +1,5 @@
-"""Shapes of a drawn model: inferred from an input that its layers accept, or from a stated one.
+"""Shapes of a drawn model: inferred from an input that its layers accept, or from a stated one. A block is a module of
+the model in a drawing, a kind what is known of a value: its shape, or the kinds in a list.
 
 Inference follows the rules that entries declare, computes nothing and needs no PyTorch. An input that nobody stated is
 a guess, unless it agrees with recorded outputs. What the rules leave open is unknown for a guess; for a stated input
@@ -99,7 +100,7 @@ def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -
 
     Raises:
         ModelError: there is `wanted`, and there is not one model, or it does not accept such an input.
-        UnsupportedError: there is `wanted`, and PyTorch is not installed.
+        UnsupportedError: there is `wanted`, the rules leave a shape open, and PyTorch is not installed.
     """
     if wanted:
         if len(models) != 1:
@@ -111,9 +112,11 @@ def shapes_of(models: list[DrawnModel], wanted: Inputs | None, limits: Limits) -
         model = models[0]
         return _for_input(model.module, model.path, wanted, model.blocks, limits)
     inferred = [infer(model.blocks) for model in models]
-    if len(inferred) == 1:
-        return inferred[0]
-    # The shapes of several models are in their blocks; only the origins are told.
+    return inferred[0] if len(inferred) == 1 else _origins_of_several(inferred)
+
+
+def _origins_of_several(inferred: list[Shapes]) -> Shapes:
+    """Return the origins of the shapes of several models, or of none; the shapes themselves are in their blocks."""
     sources = set()
     for shapes in inferred:
         if shapes.is_guess:  # without the input, which differs from model to model
@@ -135,7 +138,7 @@ def infer(blocks: list[Block]) -> Shapes:
     best = _best_guess(blocks, is_recorded)
     if best is None:
         source = "of the last forward before the file was saved" if is_recorded else ""
-        return Shapes("", shape_text(root.shape), source, values=(None, [*root.shape]))
+        return Shapes(output=shape_text(root.shape), source=source, values=(None, [*root.shape]))
     model_input, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
@@ -143,6 +146,7 @@ def infer(blocks: list[Block]) -> Shapes:
     source = "as recorded by the last forward"
     if not is_recorded:
         source = f"for an input of {_text(model_input)}, {_GUESS}"
+    # A block has no shape where its output is a list with an unknown element, or lists in it.
     output = shape_text(root.shape) or _text(trial.output)
     values = (model_input, [*root.shape] or trial.output)
     return Shapes(_text(model_input), output, source, is_guess=not is_recorded, values=values)
@@ -158,26 +162,42 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     best: tuple[Value, Evaluation] | None = None
     fewest_doubts = 0
     trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
-    for model_input in _likely_inputs(blocks, trial.entered):
-        # `steps_left` of one trial bounds the next: the work of all together is limited.
-        trial = evaluate(blocks, model_input, trial.steps_left)
-        if trial.fitting_shapes:  # once more, with the elements of a list that have to fit to others
-            model_input = [trial.fitting_shapes.get((number,), element) for number, element in enumerate(model_input)]
-            trial = evaluate(blocks, model_input, trial.steps_left)
+    for likely_input in _likely_inputs(blocks, trial.entered):
+        # What one trial leaves of its steps bounds the next: the work of all together is limited.
+        model_input, trial = _evaluated_with_fitting(blocks, likely_input, trial.steps_left)
         has_run_out = trial.steps_left < 0
         if has_run_out:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue
-        doubts = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
-        if not _keeps_batch(model_input, trial.output):
-            doubts += len(blocks)  # worse than any unknown shape
+        doubts = _count_doubts(blocks, model_input, trial)
         if best is None or doubts < fewest_doubts:
             best = (model_input, trial)
             fewest_doubts = doubts
         if fewest_doubts == 0:
             break
     return best
+
+
+def _evaluated_with_fitting(blocks: list[Block], model_input: Value, steps: int) -> tuple[Value, Evaluation]:
+    """Return an input and its evaluation; unknown elements of a list have the shapes that others demand of them.
+
+    Args:
+        blocks: of the model.
+        model_input: a shape, or a list in which some are unknown, `None`.
+        steps: bounds the layers that are evaluated.
+    """
+    trial = evaluate(blocks, model_input, steps)
+    if not trial.fitting_shapes:
+        return model_input, trial
+    fitting_input = [trial.fitting_shapes.get((place,), element) for place, element in enumerate(model_input)]
+    return fitting_input, evaluate(blocks, fitting_input, trial.steps_left)
+
+
+def _count_doubts(blocks: list[Block], model_input: Value, trial: Evaluation) -> int:
+    """Return how many blocks have unknown shapes; an output for another batch than the input's counts more than all."""
+    doubts = sum(not trial.shapes(block) for block in blocks if block.kind != "end")
+    return doubts if _keeps_batch(model_input, trial.output) else doubts + len(blocks)
 
 
 def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Block], limits: Limits) -> Shapes:
@@ -206,14 +226,11 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         candidates.append(parse_inputs(wanted, limits=limits))
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
-        outputs = _outputs_by_rules(blocks, inputs)
-        are_open = any(not shapes for shapes in outputs)  # one, or all if the rules refuse the input
-        if are_open:
-            try:
-                outputs = _completed_by_torch(module, path, inputs, blocks, outputs, limits)
-            except ModelError as error:
-                problem = error  # raised below if this was the last candidate
-                continue
+        try:
+            outputs = _outputs_of_modules(module, path, inputs, blocks, limits)
+        except ModelError as error:
+            problem = error  # raised below if this was the last candidate
+            continue
         _set_shapes(blocks, outputs)
         text = inputs_text(inputs, "×")
         source = f"for an input of {text}"
@@ -241,44 +258,37 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.kind != "end"]
 
 
-def _outputs_by_rules(blocks: list[Block], inputs: Examples) -> Outputs:
-    """Return what the declared rules say of the outputs of a model's modules; nothing of any if they refuse the input.
+def _outputs_of_modules(
+    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], limits: Limits
+) -> Outputs:
+    """Return the outputs of a model's modules: by the declared rules, and by a run where these leave one open.
 
     Args:
-        blocks: all of the model.
+        module: the model.
+        path: its path in the file.
         inputs: its input: an example of a tensor, or a list of these.
+        blocks: the model's.
+        limits: resource limits.
+
+    Raises:
+        ModelError: the model does not accept such an input.
+        UnsupportedError: the rules leave an output open, and PyTorch is not installed.
     """
+    modules = _modules_in(blocks)
     trial = evaluate(blocks, _shapes_of_inputs(inputs))
-    return [() if trial.failed else trial.shapes(block) for block in _modules_in(blocks)]
+    by_rules = [() if trial.failed else trial.shapes(block) for block in modules]
+    if all(by_rules):
+        return by_rules
+    require_torch()
+    from ..torchmodules.build import output_shapes
+
+    by_run = output_shapes(module, path, inputs, limits)  # by the keys of modules, on the meta device
+    return [shapes or by_run.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
 
 
 def _shapes_of_inputs(inputs: Examples) -> Value:
     """Return the shapes of inputs, in lists as these are."""
     return inputs.shape if isinstance(inputs, Example) else [_shapes_of_inputs(item) for item in inputs]
-
-
-def _completed_by_torch(
-    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], by_rules: Outputs, limits: Limits
-) -> Outputs:
-    """Return the outputs of a model's modules: by the rules, or by a run on the meta device where they are open.
-
-    Args:
-        module: the model.
-        path: its path in the file.
-        inputs: its input.
-        blocks: the model's.
-        by_rules: the output of each module by the declared rules, in the order of `_modules_in`; empty if left open.
-        limits: resource limits.
-
-    Raises:
-        ModelError: the model does not accept such an input.
-        UnsupportedError: PyTorch is not installed.
-    """
-    require_torch()
-    from ..torchmodules.build import output_shapes
-
-    returned = output_shapes(module, path, inputs, limits)
-    return [shapes or returned.get(block.key, ()) for block, shapes in zip(_modules_in(blocks), by_rules)]
 
 
 def _guessed_inputs(blocks: list[Block]) -> list[Shape]:
@@ -325,8 +335,9 @@ class Evaluation(Kinds):
 
     def __init__(self, steps: int) -> None:
         super().__init__(traits_of, steps)
-        self.failed = False
-        self.output: Value = None
+        self.failed = False  # no layer has refused its input yet
+        self.output: Value = None  # unknown before `run`
+        # By the indices of an element of the input, `()` for the whole input, as its `origin` has them:
         self.entered: dict[tuple[int, ...], ModuleSpec | None] = {}
         self.fitting_shapes: dict[tuple[int, ...], Shape] = {}
         self._kinds: dict[tuple[int, int | str], Kind] = {}
@@ -358,13 +369,12 @@ class Evaluation(Kinds):
         return tuple(shape for shape in shapes[:_SHOWN_OUTPUTS] if shape is not None)
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
-        """Return the kind of a module's output, and note the layers that the input of the model enters.
-
-        Of elements of the input that are terms of a sum or product, `fitting_shapes` gets the shape that they have.
+        """Return the kind of a module's output; note what the module tells of the model's input, if it enters it.
 
         Args:
             spec: the module.
-            kind: of its input; its `origin` is the place in the model's input of an element whose shape is unknown.
+            kind: of its input. If that is an element of the model's input whose shape is unknown, its `origin` is the
+                place of the element there; otherwise `None`.
 
         Returns:
             `ANY` if it is unknown.
@@ -379,7 +389,7 @@ class Evaluation(Kinds):
         self._depth += 1
         output = super().visit(spec, kind)
         self._depth -= 1
-        if rule is fold and output.shape is not None:
+        if rule is fold and output.shape is not None:  # a sum or product: all terms have the shape of the result
             for item in kind.items or ():
                 if item.origin is not None:
                     self.fitting_shapes[item.origin] = output.shape
@@ -415,15 +425,22 @@ def _likely_inputs(blocks: list[Block], entered: dict[tuple[int, ...], ModuleSpe
         blocks: of the model.
         entered: see `Evaluation`.
     """
-    # The numbers of examples of recorded outputs: the first sizes of their first tensors, the smallest ones first.
-    batches = {sizes[0] for block in blocks for sizes in block.shape[:1] if sizes} or {1}
     inputs: list[Value] = []
-    for batch in sorted(batches)[:_MOST_BATCHES]:
+    for batch in _recorded_batches(blocks)[:_MOST_BATCHES] or [1]:
         for number in range(len(_IMAGE_SIDES)):  # of the guess: each kind of layer has so many at most
             value = _guessed_value(entered, origin=(), batch=batch, number=number)
             if value is not None and value not in inputs:
                 inputs.append(value)
                 yield value
+
+
+def _recorded_batches(blocks: list[Block]) -> list[int]:
+    """Return the numbers of examples of recorded outputs, the smallest first: the first size of each first tensor."""
+    batches: set[int] = set()
+    for block in blocks:
+        first_sizes = block.shape[0] if block.shape else ()
+        batches.update(first_sizes[:1])
+    return sorted(batches)
 
 
 def _input_kind(model_input: Value, origin: tuple[int, ...] = ()) -> Kind:
@@ -455,11 +472,12 @@ def _guessed_value(
     layer = entered.get(origin)
     if layer is not None:
         return _guess_for_layer(layer, batch, number)
+    # No layer enters the element itself: it may be a list, of which layers enter elements at these indices.
     depth = len(origin)
-    entered_elements = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
-    if not entered_elements or max(entered_elements) >= _MOST_ELEMENTS:
+    entered_indices = [other[depth] for other in entered if other[:depth] == origin and len(other) > depth]
+    if not entered_indices or max(entered_indices) >= _MOST_ELEMENTS:
         return None
-    count = max(entered_elements) + 1
+    count = max(entered_indices) + 1
     elements = [_guessed_value(entered, (*origin, index), batch, number) for index in range(count)]
     return elements if any(element is not None for element in elements) else None
 
@@ -518,7 +536,7 @@ def _agrees_with_recorded(blocks: list[Block], trial: Evaluation) -> bool:
 
 
 def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
-    """Return the `number`-th guess of the input of a layer; `None` if its arguments do not determine one.
+    """Return the `number`-th guess of the input of a layer; `None` if it has fewer, or none, by its arguments.
 
     Args:
         spec: the layer.
@@ -533,21 +551,25 @@ def _guess_for_layer(spec: ModuleSpec, batch: int, number: int) -> Value:
     # sizes are guessed.
     argument = argument_at(spec, 0)
     channels = argument if isinstance(argument, int) else 0
-    length = _SEQUENCE_LENGTHS[number] if number < len(_SEQUENCE_LENGTHS) else None
+    image_side = _IMAGE_SIDES[number]
     if name == "ConvTranspose2d":  # of the few sides there are, each comes several times
         side = _SMALL_SIDES[number % len(_SMALL_SIDES)]
         return (batch, channels, side, side)
     if name in ("Conv2d", "BatchNorm2d"):
-        return (batch, channels, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
+        return (batch, channels, image_side, image_side)
     if name == "Conv3d":
-        return (batch, channels, _FRAMES, _IMAGE_SIDES[number], _IMAGE_SIDES[number])
+        return (batch, channels, _FRAMES, image_side, image_side)
     if name in ("Linear", "BatchNorm1d"):
         return (batch, channels)
     if name == "Conv1d" and rule is temporal:
-        return None if length is None else (batch, length, channels)
+        sequence = _guessed_sequence(batch, number)
+        return None if sequence is None else (*sequence, channels)
     if name == "Embedding":
-        if length is not None:
-            return (batch, length)
-        # At last one token for each example.
-        return (batch,) if number == len(_SEQUENCE_LENGTHS) else None
+        is_one_token = number == len(_SEQUENCE_LENGTHS)  # for each example, after all sequences
+        return (batch,) if is_one_token else _guessed_sequence(batch, number)
     return (batch,) if rule is one_hot else None
+
+
+def _guessed_sequence(batch: int, number: int) -> Shape | None:
+    """Return the sizes of a batch of sequences for the `number`-th guess of their length; `None` if there are fewer."""
+    return (batch, _SEQUENCE_LENGTHS[number]) if number < len(_SEQUENCE_LENGTHS) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import formats
@@ -94,27 +94,35 @@ def _state_of(document: Document, at: str | None, limits: Limits) -> Any:
         NoModuleError: the file holds no state dict.
         ModelError: it holds several, or there is nothing at `at`.
     """
-    # The record of a `.pt` in a `.t7` is about the whole value, which is restored before a state dict is chosen. A path
-    # is one in the `.t7`: the value there is without this record, which `narrow` leaves behind.
     has_pt_record = document.spec.values == LUA and document.content.has_pt_record
-    chooses_first = at is not None or not has_pt_record
-    if chooses_first:
-        _path, state = chosen_state(document.value, at, document.path)
-        if state is not document.roots:  # the whole of a file with several values
-            document.narrow(state)  # so that nothing else is converted
+    if has_pt_record and at is None:
+        # The record, of the `.pt` that the file was made from, is about the whole value: that is restored first.
+        value = _plain_value_of(document, limits)
+        _path, state = chosen_state(value, None, document.path)
+        return state
+    # A path is one in the `.t7`; the value there is without the record, which `narrow` leaves behind.
+    _path, state = chosen_state(document.value, at, document.path)
+    if state is not document.roots:  # the whole of a file with several values
+        document.narrow(state)  # so that nothing else is converted
+    return _plain_value_of(document, limits)
+
+
+def _plain_value_of(document: Document, limits: Limits) -> Any:
+    """Return the value of a file as builtins with tensors in them, with state dicts in place of modules.
+
+    Args:
+        document: the file.
+        limits: resource limits.
+    """
     try:
-        value = _value_of(document, limits, trusts_records=True)
+        return _attempted_value(document, limits, trusts_records=True)
     except RecordError:
         # A record, that of the `.pt` or one in a module, contradicts the elements: the value is as if it had none.
-        value = _value_of(document, limits, trusts_records=False)
-    if chooses_first:
-        return value
-    _path, state = chosen_state(value, None, document.path)
-    return state
+        return _attempted_value(document, limits, trusts_records=False)
 
 
-def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> Any:
-    """Return the value of a file as builtins with tensors in them, with state dicts in place of modules.
+def _attempted_value(document: Document, limits: Limits, *, trusts_records: bool) -> Any:
+    """Return the value of a file as `_plain_value_of`, with or without its records.
 
     Args:
         document: the file.
@@ -125,7 +133,8 @@ def _value_of(document: Document, limits: Limits, *, trusts_records: bool) -> An
         RecordError: records are trusted, and one contradicts the elements.
     """
     attempt = Attempt(document.path, "", limits=limits, trusts_records=trusts_records, has_target=False)
-    return plain_value(document, attempt, Report(document.path, target_format="pt"), unnamed_data=DROPPED)
+    report = Report(document.path, target_format="pt")  # only the value is wanted
+    return plain_value(document, attempt, report, unnamed_data=DROPPED)  # data of a module that no key names
 
 
 def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
@@ -141,12 +150,7 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     if isinstance(state, Tensor):
         raise ModelError("is a tensor, not a state dict", hint="Name what holds it.")
     flat = flatten(state, limits)
-    tensors: OrderedDict[str, Tensor] = OrderedDict()
-    for name, tensor in flat.tensors.items():
-        key = ".".join(name)
-        if key in tensors:  # a key with a dot, and keys of a dict inside: `a.b`, and `b` in `a`
-            raise ModelError(f"two tensors have the key {printable(key)}", hint="Name what holds one of them.")
-        tensors[key] = tensor
+    tensors = _with_joined_names(flat.tensors)
     if not tensors:
         raise ModelError("holds no tensors")
     others = [".".join(name) for name, _ in flat.scalars]
@@ -158,6 +162,21 @@ def _tensors_of(state: Any, limits: Limits) -> OrderedDict[str, Tensor]:
     if metadata is not None:
         tensors._metadata = metadata  # type: ignore[attr-defined]
     return tensors
+
+
+def _with_joined_names(tensors: Mapping[tuple[str, ...], Tensor]) -> OrderedDict[str, Tensor]:
+    """Return tensors by their keys, which are the steps of their names, joined with dots.
+
+    Raises:
+        ModelError: two get one key.
+    """
+    by_key: OrderedDict[str, Tensor] = OrderedDict()
+    for name, tensor in tensors.items():
+        key = ".".join(name)
+        if key in by_key:  # a key with a dot, and keys of a dict inside: `a.b`, and `b` in `a`
+            raise ModelError(f"two tensors have the key {printable(key)}", hint="Name what holds one of them.")
+        by_key[key] = tensor
+    return by_key
 
 
 def _in_torch(

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import tee
 from typing import Any, ClassVar
 
 from attrs import asdict, evolve, field
@@ -99,8 +100,11 @@ class Comparison(Printed):
         """A hint on how to compare files whose keys differ; empty if they do not."""
         if not (self.only_first and self.only_second):
             return ""
+        import shlex
+
+        files = shlex.join((self.first, self.second))
         return (
-            f"the files have different keys. `t7bridge match {self.first} {self.second} -o C.pt` maps them, and writes "
+            f"the files have different keys. `t7bridge match {files} -o C.pt` maps them, and writes "
             f"the weights of the first under the keys of the second: then compare C.pt with {self.second}."
         )
 
@@ -210,7 +214,7 @@ def verify(request: Verify) -> VerifyReport:
                     report.readers[document.path] = _compare_with_other_reader(document, report)
         # Formats of named tensors have no strides and views that could be compared.
         comparer_class = RowComparer if sides.has_named else Comparer
-        make_comparer = partial(comparer_class, limits=request.limits, homes=_homes(first, request.limits))
+        make_comparer = partial(comparer_class, limits=request.limits, homes=_finder_of_layers(first, request.limits))
         sides.compare(report, make_comparer)
         _name_layers(report, (first, second), request.limits)
         are_lua = first.spec.values == second.spec.values == formats.LUA
@@ -281,7 +285,7 @@ def diff(request: Diff) -> DiffReport:
         make_comparer = partial(
             ValueComparer,
             limits=request.limits,
-            homes=_homes(first, request.limits),  # of the first file as it was read: a difference has its path there
+            homes=_finder_of_layers(first, request.limits),  # of the first file: a difference has its path there
             rtol=request.rtol,
             atol=request.atol,
         )
@@ -292,10 +296,11 @@ def diff(request: Diff) -> DiffReport:
         return report
 
 
-def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
-    """Return a function that finds the layers of a `.t7` with their paths, for `Comparer.homes`; other files have none.
+def _finder_of_layers(document: Document, limits: Limits) -> Callable[[], Homes]:
+    """Return a function that finds the layers of a `.t7` with their paths; other files have none.
 
-    The function is called only if there is a difference. A comparer has the path of a difference begin there.
+    It is the argument `homes` of a `Comparer`, by which the path of a difference begins with that of its layer. Layers
+    are searched once, and only if there is a difference.
 
     Args:
         document: the first of the two files: differences have its paths.
@@ -303,10 +308,10 @@ def _homes(document: Document, limits: Limits) -> Callable[[], Homes]:
     """
 
     @cache
-    def homes() -> Homes:
+    def find_layers() -> Homes:
         return layer_paths(document.value, limits) if document.spec.values == formats.LUA else {}
 
-    return homes
+    return find_layers
 
 
 def _name_layers(report: Comparison, documents: tuple[Document, Document], limits: Limits) -> None:
@@ -329,7 +334,7 @@ def _name_layers(report: Comparison, documents: tuple[Document, Document], limit
 
 
 def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Difference:
-    """Return a difference with the layer that it is in.
+    """Return a difference with the layer that it is in, if it is in one: `0` for `root.modules[1].weight`.
 
     Args:
         difference: the difference.
@@ -337,7 +342,7 @@ def _with_layer(difference: Difference, names: dict[str, tuple[str, str]]) -> Di
     """
     path_or_key = _path_or_key(difference.path)
     path = path_or_key
-    while path and path not in names:  # step by step to what contains it
+    while path and path not in names:  # without its last step, until it is that of a layer
         last_step = max(path.rfind("."), path.rfind("["), 0)
         path = path[:last_step]
     layer, class_name = names.get(path, ("", ""))
@@ -363,8 +368,6 @@ _LONGEST_NAME = 1000
 def _compare_with_other_reader(document: Document, report: VerifyReport) -> list[str]:
     """Let PyTorch read a `.pt`, or torchfile a `.t7`, and add the differences to a report.
 
-    torchfile reads one value, and no bytes after it.
-
     Args:
         document: the file, as t7bridge reads it.
         report: receives the differences, each with the path of the file.
@@ -375,22 +378,36 @@ def _compare_with_other_reader(document: Document, report: VerifyReport) -> list
     messages: list[str] | None = None
     reader = ""
     if document.format == "pt":
-        value = document.value  # before `judged`, the names in the pickle, which are met while it is read
-        has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
-        # PyTorch refuses pickles that are not checkpoints. It refuses long names, too, but takes seconds to make a
-        # message of them.
-        if document.layout != "pickle" and not has_long_names:
-            reader = "torch"
-            messages = differences_from_torch(document.path, value)
-    elif document.spec.values == formats.LUA and len(document.roots) == 1 and not document.content.trailing:
-        from ..formats import torchfile
-
+        reader = "torch"
+        messages = _differences_from_torch_if_fast(document)
+    elif document.spec.values == formats.LUA:
         reader = "torchfile"
-        messages = torchfile.differences(document.path, document.value, document.layout)
+        messages = _differences_from_torchfile(document)
     if messages is None:
         return []
     report.differences += [Difference(document.path, message) for message in messages]
     return [reader]
+
+
+def _differences_from_torchfile(document: Document) -> list[str] | None:
+    """Return the differences of a `.t7` as torchfile reads it; `None` if it cannot, or is not installed."""
+    # It reads one value, and no bytes after it.
+    if len(document.roots) != 1 or document.content.trailing:
+        return None
+    from ..formats import torchfile
+
+    return torchfile.differences(document.path, document.value, document.layout)
+
+
+def _differences_from_torch_if_fast(document: Document) -> list[str] | None:
+    """Return the differences of a `.pt` as PyTorch reads it; `None` if it refuses the file, or would take long to."""
+    value = document.value  # before `judged`, the names in the pickle, which are met while it is read
+    has_long_names = any(len(name) > _LONGEST_NAME for name in document.content.judged)
+    # PyTorch refuses pickles that are not checkpoints. It refuses long names, too, but takes seconds to make a message
+    # of them.
+    if document.layout == "pickle" or has_long_names:
+        return None
+    return differences_from_torch(document.path, value)
 
 
 def differences_from_torch(path: PathLike, value: Any) -> list[str] | None:
@@ -481,9 +498,7 @@ class _TorchComparer:
         return zip(range(len(mine)), mine, theirs)
 
     def _compare_tensor(self, path: Path, mine: Tensor, theirs: Any) -> None:
-        """Compare type, shape and flags of tensors, then where they are in their storages, then these.
-
-        After a difference the rest is not compared, except that storages are whatever strides and offsets there are.
+        """Compare type, shape and flags of tensors; if these are equal, strides and offset, and the storages.
 
         Args:
             path: of both.
@@ -566,7 +581,7 @@ Pairs = Iterator[tuple[Form, Form]]
 
 @define(eq=False)
 class Sides:
-    """Two files, and the pairs of forms in which they can be compared.
+    """Two files, and the pairs of forms in which they can be compared: each as it is, or as `convert` makes it.
 
     Attributes:
         first: the first file.
@@ -600,8 +615,8 @@ class Sides:
         make = partial(make_comparer, text=_is_text(self.first) or _is_text(self.second))
         # The pair of forms with most in common is chosen without elements, so that none is read twice.
         make_for_structure = partial(make, elements=False)
-        _comparer, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
-        comparer = make()
+        _, (first, second) = closest(self.pairs(), make_for_structure, lambda form: form.value)
+        comparer = make()  # which compares elements, too
         report.differences += comparer.run(first.value, second.value)
         report.equal = comparer.agreed
         self._add_left_out(report, first, second)
@@ -631,44 +646,37 @@ class Sides:
     # A hash of its structure takes less time than a comparison pair by pair, and the memory of one value.
 
     def _has_same_structure(self) -> bool:
-        """Return whether both hold the same Lua value by a hash, made only of a large `.t7` without tensors.
-
-        `False` also if no hash is made: see `_structure_of_large`.
-        """
+        """Return whether both files hold the same Lua value by a hash; `False` also where no hash could say so."""
         if self.first.spec.values == formats.LUA:
             lua, other = self.first, self.second
         else:
             lua, other = self.second, self.first
-        structure = self._structure_of_large(lua, other)
-        return bool(structure) and structure in self._possible_structures(other)
+        if not self._may_be_equal_by_hash(lua, other):
+            return False
+        structure, _storages = structure_of(lua.content.roots[0])
+        lua.forget()  # its values, so that those of one file at a time take memory; they are read again if needed
+        return structure in self._possible_structures(other)
 
     @staticmethod
-    def _structure_of_large(document: Document, other: Document) -> str:
-        """Return the hash of the structure of a large `.t7`, and release its values.
+    def _may_be_equal_by_hash(lua: Document, other: Document) -> bool:
+        """Return whether a hash of the structure can say that two files are equal, and is worth making.
 
         Args:
-            document: the file.
+            lua: a `.t7`, if one of the files is one.
             other: the other file.
-
-        Returns:
-            An empty text, and the values stay, if the files are to be compared pair by pair: a hash of the structure
-            could not say that they are equal, or the file is small.
         """
-        # Named tensors are never a whole value of Lua, and elements are no part of the hash.
-        if document.spec.values != formats.LUA or other.spec.values == formats.NAMED:
-            return ""
-        content = document.content
-        kinds = set(map(type, content.objects))
-        if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or kinds & {Tensor, Storage}:
-            return ""
-        if other.spec.values != formats.LUA and not content.has_pt_record:
-            return ""  # it was not made from a Python value, and is compared as one first
-        structure, _storages = structure_of(content.roots[0])
-        document.forget()
-        return structure
+        # Named tensors are never a whole value of Lua.
+        if lua.spec.values != formats.LUA or other.spec.values == formats.NAMED:
+            return False
+        content = lua.content
+        has_elements = not {Tensor, Storage}.isdisjoint(map(type, content.objects))  # which are no part of the hash
+        if len(content.objects) < _MANY_OBJECTS or len(content.roots) > 1 or has_elements:
+            return False
+        # A `.t7` that was not made from a Python value, as the record says, is compared as one first.
+        return other.spec.values == formats.LUA or content.has_pt_record
 
     def _possible_structures(self, document: Document) -> Iterator[str]:
-        """Yield the hashes of the structures that a file's value has in Lua: one for each way to convert it.
+        """Yield the hashes of the structures that a file's value may have in Lua: one for each way to convert it.
 
         The value of a `.t7` has one; a file with several values has none, as no hash is of all of them.
 
@@ -699,18 +707,17 @@ class Sides:
             if formats.LUA in kinds:  # the `.t7` may have been made from the named tensors
                 yield from self._lua_pairs(self._as_lua)
         else:
-            # A `.t7` with the record of a `.pt` was made from one; the record itself is not read.
-            # The first of equally good forms counts.
+            directions = [self._as_python, self._as_lua]
+            # The first of equally good forms counts. A `.t7` with the record of a `.pt` was made from one; the record
+            # itself is not read.
             lua = self.first if kinds[0] == formats.LUA else self.second
             if lua.content.has_pt_record:
-                yield from self._lua_pairs(self._as_lua)
-                yield from self._lua_pairs(self._as_python)
-            else:
-                yield from self._lua_pairs(self._as_python)
-                yield from self._lua_pairs(self._as_lua)
+                directions.reverse()
+            for pairs_of in directions:
+                yield from self._lua_pairs(pairs_of)
 
     def _python_pairs(self) -> Pairs:
-        """Yield two `.pt` as they are, and each as `convert` writes it with the other as it is."""
+        """Yield two `.pt` as they are; then either of them as `convert` writes it, with the other one as it is."""
         first = _own_form(self.first)
         second = _own_form(self.second)
         yield first, second
@@ -776,9 +783,11 @@ class Sides:
             other: the other file.
         """
         conversion = Report(source_format=other.format, target_format="t7")
-        # As `convert` does for a `.t7`: modules become state dicts, and their other data go beside these.
+        # As `convert` does for a `.t7`: modules become state dicts (`auto`), and their other data are in a table around
+        # these (`WRAPPED`).
         value = plain_value(other, self._attempt(other, mode="auto"), conversion, unnamed_data=WRAPPED)
-        # The record in the `.t7` is no part of its value. It keeps strings of metadata, and None: they are not lost.
+        # Strings of metadata, and None, which a table of Lua cannot hold, are not lost if the `.t7` has a record of the
+        # `.pt`: that keeps them. It is no part of the value.
         has_record = lua.content.has_pt_record
         notes = conversion.notes
         if has_record:
@@ -787,7 +796,7 @@ class Sides:
             tree = to_lua(value, nested=nested, limits=self.limits)
             report = Report(notes=[*notes, *tree.notes])
             if not has_record:
-                note_nones(tree, report)
+                note_nones(tree, report)  # which `to_lua` only counts
             yield _own_form(lua), Form(tree.value, report.notes)
 
     def _attempt(self, document: Document, mode: str) -> Attempt:
@@ -804,7 +813,9 @@ class Sides:
         is_lua = document.spec.values == formats.LUA
         has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
-        unnamed_data = DROPPED if is_to_python else MERGED  # as `convert` does
+        # As `convert` does with data of a module that no key names: a `.pt` does not have them; with named tensors they
+        # are in the state dict of the module.
+        unnamed_data = DROPPED if is_to_python else MERGED
         modes = ("tree", "auto") if has_objects else ("auto",)  # without objects both are the same
         for mode in modes:
             report = Report(source_format=document.format, target_format=target)
@@ -823,10 +834,11 @@ class Sides:
         # Numbers are arrays only if both formats have them as such.
         have_numbers = all(goal.numbers for goal in goals)
         goals = [goal._replace(numbers=have_numbers) for goal in goals]
-        forms_of_second: list[Form] = []
-        rest_of_second = self._named_forms(second, goals)
+        forms_of_second = self._named_forms(second, goals)
         for form in self._named_forms(first, goals):
-            for other in _computed_once(forms_of_second, rest_of_second):
+            # `tee`: each form of the second file is made once, when it is needed for the first time.
+            forms_of_second, others = tee(forms_of_second)
+            for other in others:
                 if first.spec.values == second.spec.values:
                     yield form, other
                 # One file alone holds named tensors. Its strings that are no part of a value, the other cannot have.
@@ -873,15 +885,15 @@ class Sides:
             report: receives notes on what the format does not have.
         """
         named = name_tensors(value, goal, report, metadata, self.limits)
-        # Formats with room for every string of metadata do not have this function.
+        # The names of strings for which the format has no room; one with room for all does not have this function.
         left_out_by_format = getattr(formats.home(goal.name), "left_out", None)
         without_room = () if left_out_by_format is None else left_out_by_format(named)
-        # Nothing is written: the numbers of tensors and storages are not used for notes.
+        # As if the format had been written; the notes do not need the numbers of tensors and storages, here 0.
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        # In groups, "a.b" may be beside "b" in a group "a". The other file is named by itself, so that names
-        # differ if it has no such pair; it lacks a tensor then.
+        # Two names may be one when they are joined: "a.b", and "b" in a group "a". Then all are JSON pointers, in which
+        # no two are one. If the other file has no such pair, its names are others then: but it lacks a tensor anyway.
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings
@@ -890,19 +902,6 @@ class Sides:
 def _pointer(steps: Iterable[str]) -> str:
     """Return steps as one text that no other steps have, as a JSON pointer (RFC 6901) escapes them."""
     return "/".join(step.replace("~", "~0").replace("/", "~1") for step in steps)
-
-
-def _computed_once(forms: list[Form], rest: Iterator[Form]) -> Iterator[Form]:
-    """Yield forms that are computed once, though they are needed several times.
-
-    Args:
-        forms: those computed before; receives the others.
-        rest: computes the others.
-    """
-    yield from forms
-    for form in rest:
-        forms.append(form)
-        yield form
 
 
 _STRINGS_KEY = "__metadata__"
@@ -936,9 +935,10 @@ def _nans_with_odd_bits(value: Any) -> int:
 
 
 def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str, Tensor]:
-    """Return tensors by name: each is an object of its own, except equal views of one storage if formats have links.
+    """Return copies of tensors by name that are shared as formats can say it.
 
-    A comparison sees one object under two names as shared memory.
+    For a comparison, one object under two names is shared memory. It is one for equal views of a storage, if the
+    formats have links; without them each name has an object of its own.
 
     Args:
         tensors: by name.
@@ -946,14 +946,14 @@ def _as_stored_tensors(tensors: dict[str, Tensor], has_links: bool) -> dict[str,
     """
     if not has_links:
         return {name: evolve(tensor) for name, tensor in tensors.items()}
-    tensor_of_view: dict[Any, Tensor] = {}
+    copy_of_view: dict[Any, Tensor] = {}
     linked = {}
     for name, tensor in tensors.items():
-        view: Any = name  # an empty tensor is no view of memory
+        view: Any = name  # an empty tensor is no view of memory: it is shared with none
         if tensor.numel:
             place = (tensor.offset, tensor.size, tensor.stride)
             view = (id(tensor.storage), tensor.element.name, *place, *bits_of(tensor))
-        linked[name] = tensor_of_view.setdefault(view, evolve(tensor))
+        linked[name] = copy_of_view.setdefault(view, evolve(tensor))
     return linked
 
 
@@ -997,4 +997,4 @@ def _state_of_model_file(lua: Value, python: Any) -> Any:
         return None
     if set(tensors) != set(python):
         return None
-    return OrderedDict(compacted(tensors))
+    return OrderedDict(compacted(tensors))  # as `module` writes them

@@ -1,5 +1,6 @@
-"""The blocks that a picture or a table shows of a model: repeated ones once, containers closed where room is short; and
-the places where the data flow branches or skips layers, in a few words.
+"""The blocks that a picture or a table shows of a model: of a run, equal blocks or sequences of blocks in succession,
+the first, and containers closed where room is short; and the places where the data flow branches or skips layers, in a
+few words.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import pairwise
 
-from attrs import evolve
+from attrs import evolve, field
 
 from ..data import define
 from ..nn.blocks import Block, Flow
@@ -48,6 +49,16 @@ class Fold:
     period: int
     count: int
 
+    @property
+    def blocks(self) -> range:
+        """The numbers of its blocks."""
+        return range(self.start, self.start + self.period * self.count)
+
+    def repetition(self, number: int) -> range:
+        """Return the numbers of the blocks of one of its repetitions, which are counted from 0."""
+        start = self.start + number * self.period
+        return range(start, start + self.period)
+
 
 def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     """Return the runs in each container, by the id of its block; blocks are equal if they look the same but for names.
@@ -64,119 +75,129 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
         appearance = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
         appearances[id(block)] = numbers.setdefault(appearance, len(numbers))
-        runs: list[Fold] = []
-        if block.kind == "chain":
-            # A container is worth a fold if there are two of it, a layer if there are three.
-            fewest = [2 if inner.inside else 3 for inner in block.inside]
-            runs = _runs_in(inside, len(inside), _LONGEST_PERIOD, fewest)
-        elif block.kind == "graph":
-            runs = _graph_runs(block, inside)
-        elif block.kind == "side":  # blocks beside each other: two equal ones are a run
-            runs = _runs_in(inside, len(inside), longest=1, fewest=[2] * len(inside))
+        runs = _runs_in_container(block, inside)
         if runs:
             folds[id(block)] = runs
     return folds
 
 
-def _graph_runs(block: Block, appearances: list[int]) -> list[Fold]:
-    """Return the runs in a graph: repetitions with the same flows inside, from the one before, and from elsewhere.
+def _runs_in_container(block: Block, appearances: list[int]) -> list[Fold]:
+    """Return the runs in a block that are worth a fold; none in a layer.
 
     Args:
-        block: the graph.
-        appearances: of its blocks, see `_runs_in`.
+        block: the container.
+        appearances: a number for each block inside it, the same for blocks that look alike.
     """
-    # Branches are beside each other: two equal ones are a run. Of layers one after another there have to be three.
-    fewest = [2 if is_branching(block) else 3] * len(appearances)
-    # The last two blocks of a graph are its input and its output.
-    stop = len(appearances) - 2
-    return _runs_in(appearances, stop, _LONGEST_PERIOD_IN_GRAPH, fewest, _Surroundings(block).flows_between_repetitions)
+    count = len(appearances)
+    if block.kind == "chain":
+        # A container is worth a fold if there are two of it, a layer if there are three.
+        fewest = [2 if inner.inside else 3 for inner in block.inside]
+        return _RunSearch(appearances, count, _LONGEST_PERIOD, fewest).runs()
+    if block.kind == "side":  # blocks beside each other: two equal ones are a run
+        return _RunSearch(appearances, count, longest_period=1, fewest=[2] * count).runs()
+    if block.kind == "graph":
+        # Branches are beside each other: two equal ones are a run. Of layers one after another there have to be three.
+        fewest = [2 if is_branching(block) else 3] * count
+        # The last two blocks of a graph are its input and its output.
+        flows_to_next = _Surroundings(block).flows_to_next_repetition
+        return _RunSearch(appearances, count - 2, _LONGEST_PERIOD_IN_GRAPH, fewest, flows_to_next).runs()
+    return []
 
 
-def _runs_in(
-    appearances: list[int],
-    stop: int,
-    longest: int,
-    fewest: list[int],
-    crossing: Callable[[Fold], int | None] = lambda fold: 0,
-) -> list[Fold]:
-    """Return the runs in a sequence, from the left: of those that begin at a block, the one of the most blocks.
+@define(eq=False)
+class _RunSearch:
+    """The search for runs in a container: for each a sequence of blocks, its period, is repeated one after another.
 
-    Args:
-        appearances: a number for each block, the same for equal ones.
-        stop: number of blocks among which runs are searched.
-        longest: maximum period.
-        fewest: minimum repetitions of a short period that begins at each block.
-        crossing: returns the number of flows from a repetition to the next, the fewer the better; `None` for no run.
+    Attributes:
+        appearances: a number for each block, the same for blocks that look alike.
+        stop: number of the first blocks, among which runs are searched.
+        longest_period: maximum number of blocks of a period.
+        fewest: for each block the minimum repetitions of a short period that begins there.
+        flows_to_next: returns how many flows lead from each repetition of a run to the next, `None` if the repetitions
+            have different flows, so that they are no run; in a container that is no graph always 0.
     """
-    runs: list[Fold] = []
-    place = 0
-    budget = _STEPS_PER_BLOCK * stop  # where it ends, the rest has no runs
-    while place < stop and budget > 0:
+
+    appearances: list[int]
+    stop: int
+    longest_period: int
+    fewest: list[int]
+    flows_to_next: Callable[[Fold], int | None] = lambda fold: 0
+    _steps_left: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps_left = _STEPS_PER_BLOCK * self.stop
+
+    def runs(self) -> list[Fold]:
+        """Return the runs, from the left; where the allowed steps of the search end, the rest has none."""
+        runs: list[Fold] = []
+        place = 0
+        while place < self.stop and self._steps_left > 0:
+            run = self._run_near(place)
+            if run is None:
+                place += 1
+            else:
+                runs.append(run)
+                place = run.blocks.stop
+        return runs
+
+    def _run_near(self, place: int) -> Fold | None:
+        """Return the run of the most blocks whose period begins to repeat at a block; `None` if there is none.
+
+        The run may begin a few blocks behind this one, see `_best_shift`.
+        """
         best: Fold | None = None
-        for period, end in _periods(appearances, place, stop, longest):
+        for period, end in self._periods(place):
             length = end - place
+            self._steps_left -= length
+            # Of a long period two repetitions are enough.
+            fewest = self.fewest[place] if period <= _SHORT_PERIOD else 2
             count = length // period
-            budget -= length
-            fewest_of_period = fewest[place] if period <= _SHORT_PERIOD else 2  # two of a long one are enough
-            if count < fewest_of_period:
+            if count < fewest:
                 continue
-            if best is None or count * period > best.count * best.period:
-                budget -= period * length  # the search for the shift, at most
-                best = _best_shift(place, period, length, crossing) or best
-        if best is None:
-            place += 1
-        else:
-            runs.append(best)
-            place = best.start + best.period * best.count
-    return runs
+            if best is None or count * period > len(best.blocks):
+                self._steps_left -= period * length  # what the search for the shift takes at most
+                best = self._best_shift(place, period, length) or best
+        return best
 
+    def _periods(self, place: int) -> Iterator[tuple[int, int]]:
+        """Yield each possible period, and the block at which the sequence from a place on ceases to repeat it.
 
-def _best_shift(place: int, period: int, length: int, crossing: Callable[[Fold], int | None]) -> Fold | None:
-    """Return the run that begins at the best of the blocks of the first repetition; `None` if there is none.
+        A period of which two do not fit is left out.
+        """
+        appearances = self.appearances
+        for period in range(1, min(self.longest_period, (self.stop - place) // 2) + 1):
+            end = place + period
+            while end < self.stop and appearances[end] == appearances[end - period]:
+                end += 1
+            yield period, end
 
-    From each of these blocks on, the sequence repeats the period: the best has the most repetitions, and of these the
-    fewest flows from one to the next.
+    def _best_shift(self, place: int, period: int, length: int) -> Fold | None:
+        """Return the run that begins at the best of the blocks of the first repetition; `None` if there is none.
 
-    Args:
-        place: number of the first block that repeats.
-        period: blocks of one repetition.
-        length: number of blocks that repeat.
-        crossing: see `_runs_in`.
-    """
-    best: Fold | None = None
-    fewest_flows = 0
-    for shift in range(period):
-        fold = Fold(place + shift, period, (length - shift) // period)
-        # A later shift has no greater count, and no run has fewer flows than none.
-        if fold.count < 2 or (best is not None and (fold.count < best.count or fewest_flows == 0)):
-            break
-        flows = crossing(fold)
-        if flows is not None and (best is None or flows < fewest_flows):
-            best = fold
-            fewest_flows = flows
-    return best
+        `A B A B A` may be cut into `A B`, `A B`, or, one block further, into `B A`, `B A`. The best cut has the most
+        repetitions, and of these the fewest flows from one to the next.
 
-
-def _periods(appearances: list[int], place: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield each possible period, and the place where the sequence that begins at a place ceases to repeat it.
-
-    A period of which two do not fit is left out.
-
-    Args:
-        appearances: for each block a number, the same for blocks that look alike.
-        place: where the sequence begins.
-        stop: where it ends at the latest.
-        longest: maximum period.
-    """
-    for period in range(1, min(longest, (stop - place) // 2) + 1):
-        end = place + period
-        while end < stop and appearances[end] == appearances[end - period]:
-            end += 1
-        yield period, end
+        Args:
+            place: number of the first block that repeats.
+            period: blocks of one repetition.
+            length: number of blocks that repeat.
+        """
+        best: Fold | None = None
+        fewest_flows = 0
+        for shift in range(period):
+            fold = Fold(place + shift, period, (length - shift) // period)
+            # A later shift has no greater count, and no run has fewer flows than none.
+            if fold.count < 2 or (best is not None and (fold.count < best.count or fewest_flows == 0)):
+                break
+            flows = self.flows_to_next(fold)
+            if flows is not None and (best is None or flows < fewest_flows):
+                best = fold
+                fewest_flows = flows
+        return best
 
 
 class _Surroundings:
-    """The flows that enter and leave each node of a graph.
+    """The flows that enter and leave each node of a graph, by which repetitions in it are compared.
 
     Args:
         block: the graph.
@@ -188,6 +209,7 @@ class _Surroundings:
         for flow in block.flows:
             self._entering[flow.end].append(flow)
             self._leaving[flow.start].append(flow)
+        # Of each node, what tells in most cases that it has the flows of another: see `flows_to_next_repetition`.
         self._distances: list[object] = []
         """How far from each node its flows come, with their labels, and how far they go."""
         self._lowest: list[int] = []
@@ -201,76 +223,73 @@ class _Surroundings:
             self._lowest.append(min(connected))
             self._highest.append(max(connected))
 
-    def flows_between_repetitions(self, fold: Fold) -> int | None:
-        """Return the number of flows from a repetition to the next; `None` if the repetitions have different flows.
+    def flows_to_next_repetition(self, run: Fold) -> int | None:
+        """Return how many flows lead from each repetition of a run to the next; `None` if they have different flows.
 
         A flow to or from a node outside is the same for all repetitions if that node is the same one, or if it is the
         next one of another run for each repetition: then the numbers of these nodes have one distance.
 
         Args:
-            fold: the run, of two repetitions at least.
+            run: the run, of two repetitions at least.
         """
-        second = fold.start + fold.period
-        stop = fold.start + fold.period * fold.count
-        for node in range(second, stop):
-            before = node - fold.period
+        first = run.repetition(0)
+        second = run.repetition(1)
+        stop = run.blocks.stop
+        for node in range(second.start, stop):
+            before = node - run.period
             # Most nodes have the flows of the node before, and all inside the run: these need no closer look.
             is_alike = self._distances[node] == self._distances[before]
-            is_inside = fold.start <= self._lowest[before] and self._highest[node] < stop
-            if not (is_alike and is_inside) and not self._continues(fold, node):
+            is_inside = run.start <= self._lowest[before] and self._highest[node] < stop
+            if not (is_alike and is_inside) and not self._has_flows_of_repetition_before(run, node):
                 return None
-        crossing = 0
-        for entering in self._entering[second : second + fold.period]:
-            crossing += sum(fold.start <= flow.start < second for flow in entering)
-        return crossing
+        # All repetitions are alike: those from the first to the second are counted.
+        return sum(flow.start in first for node in second for flow in self._entering[node])
 
-    def _continues(self, fold: Fold, node: int) -> bool:
+    def _has_flows_of_repetition_before(self, run: Fold, node: int) -> bool:
         """Return whether a node has the flows that the same node has in the repetition before.
 
         Args:
-            fold: the run.
+            run: the run.
             node: of the second repetition or a later one.
         """
-        period = fold.period
-        start_of_second = fold.start + period
-        start_of_third = start_of_second + period
-        start_of_last = fold.start + period * (fold.count - 1)
-        within, from_before = self._flows_inside(fold, node)
-        wanted_within, wanted_from_before = self._flows_inside(fold, node - period)
-        if within != wanted_within:
+        within, from_earlier = self._flows_inside(run, node)
+        within_before, from_earlier_before = self._flows_inside(run, node - run.period)
+        if within != within_before:
             return False
-        # The second repetition is compared with the first, which has none before it.
-        if node >= start_of_third and from_before != wanted_from_before:
+        # The first repetition has no earlier one, so that the second is not compared with it.
+        if node >= run.repetition(2).start and from_earlier != from_earlier_before:
             return False
         # From and to other nodes: the same node in this repetition and the two before. The first repetition takes the
         # input of the run, and the last returns its output, so that these are not asked.
-        same_nodes = range(node - 2 * period, node + 1, period)
-        sources = [self._sources(fold, same) for same in same_nodes if same >= start_of_second]
-        targets = [self._targets(fold, same) for same in same_nodes if fold.start <= same < start_of_last]
+        same_nodes = range(node - 2 * run.period, node + 1, run.period)
+        start_of_second = run.repetition(1).start
+        start_of_last = run.repetition(run.count - 1).start
+        sources = [self._sources(run, same) for same in same_nodes if same >= start_of_second]
+        targets = [self._targets(run, same) for same in same_nodes if run.start <= same < start_of_last]
         return _are_equally_far(sources) and _are_equally_far(targets)
 
-    def _flows_inside(self, fold: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return the flows to a node of a run from its own repetition, and from those before it.
+    def _flows_inside(self, run: Fold, node: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """Return the flows to a node of a run from its own repetition, and from earlier ones.
 
         Each is the distance of its start from the beginning of the repetition, and its label. Flows from outside the
         run are in neither list.
         """
-        stop = fold.start + fold.period * fold.count
-        begin = node - (node - fold.start) % fold.period
-        flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if fold.start <= flow.start < stop]
+        begin = node - (node - run.start) % run.period  # of the repetition
+        blocks = run.blocks
+        flows = [(flow.start - begin, flow.label) for flow in self._entering[node] if flow.start in blocks]
         within = sorted([(distance, label) for distance, label in flows if distance >= 0])
-        from_before = sorted([(distance, label) for distance, label in flows if distance < 0])
-        return within, from_before
+        from_earlier = sorted([(distance, label) for distance, label in flows if distance < 0])
+        return within, from_earlier
 
-    def _sources(self, fold: Fold, node: int) -> list[int]:
+    def _sources(self, run: Fold, node: int) -> list[int]:
         """Return the nodes outside a run from which flows enter a node of it."""
-        stop = fold.start + fold.period * fold.count
-        return sorted([flow.start for flow in self._entering[node] if not fold.start <= flow.start < stop])
+        blocks = run.blocks
+        return sorted([flow.start for flow in self._entering[node] if flow.start not in blocks])
 
-    def _targets(self, fold: Fold, node: int) -> list[int]:
+    def _targets(self, run: Fold, node: int) -> list[int]:
         """Return the nodes outside a run to which flows leave a node of it."""
-        stop = fold.start + fold.period * fold.count
-        return sorted([flow.end for flow in self._leaving[node] if not fold.start <= flow.end < stop])
+        blocks = run.blocks
+        return sorted([flow.end for flow in self._leaving[node] if flow.end not in blocks])
 
 
 def _are_equally_far(numbers: list[list[int]]) -> bool:
@@ -309,54 +328,88 @@ def view_of(root: Block, folds: Mapping[int, list[Fold]], opened: Container[int]
             copy.kind = "closed"
             copy.flows = []
             continue
-        sources, copy.flows = _visible_blocks(block, folds.get(id(block), []))
-        for source, run in sources:
-            if run is not None and run.period > 1:  # one block around a repetition
-                inner = _repetition(block, run)
-                # The ends behind its members have nothing inside.
-                queue += zip(inner.inside, block.inside[run.start : run.start + run.period])
-            else:
-                inner = _copy(source)
-                queue.append((inner, source))
-                if run is not None:  # of one block: its first copy stands for all
-                    last = block.inside[run.start + run.count - 1]
-                    inner.name = f"{source.name} … {last.name}"
-                    inner.repeat = run.count
+        visible_blocks, copy.flows = _visible_blocks(block, folds.get(id(block), []))
+        for first, run in visible_blocks:
+            inner, members = _shown_in_place_of(block, first, run)
             copy.inside.append(inner)
+            queue += members
     return list(copied.walk())
 
 
+def _shown_in_place_of(block: Block, first: Block, run: Fold | None) -> tuple[Block, list[tuple[Block, Block]]]:
+    """Return what is shown of a block in an open container, or of the run that begins with it.
+
+    Args:
+        block: the container.
+        first: the block in it.
+        run: that begins with the block; `None` if none does.
+
+    Returns:
+        The block that is shown, and the copies of which the content is still to be shown, each with its original.
+    """
+    if run is None:
+        inner = _copy(first)
+        return inner, [(inner, first)]
+    if run.period == 1:  # its first block stands for all
+        inner = _copy(first)
+        last = block.inside[run.blocks[-1]]
+        inner.name = f"{first.name} … {last.name}"
+        inner.repeat = run.count
+        return inner, [(inner, first)]
+    inner = _repetition(block, run)  # one block around the first repetition
+    members = [block.inside[number] for number in run.repetition(0)]
+    return inner, list(zip(inner.inside, members))  # without the ends behind the members, which have nothing inside
+
+
 def _repetition(block: Block, run: Fold) -> Block:
-    """Return a block with the first repetition of a run; in a graph, an end names each block that it takes a value of.
+    """Return a block around copies of the first repetition of a run, with the flows that each repetition has.
+
+    In a graph, a block of kind `end` behind the copies names each other node of which a repetition takes a value.
 
     Args:
         block: the container.
         run: in it, of several blocks.
     """
-    members = block.inside[run.start : run.start + run.period]
+    members = [block.inside[number] for number in run.repetition(0)]
     parameters = run.count * sum(member.parameters for member in members)
-    last = members[-1]
-    inner = Block("", "", block.kind, "repeat", parameters=parameters, repeat=run.count, shape=last.shape)
-    inner.inside = [_copy(member) for member in members]
-    first = range(run.start, run.start + run.period)
-    second = range(first.stop, first.stop + run.period)
+    inner = Block(
+        name="",
+        title="",
+        kind=block.kind,
+        mark="repeat",
+        parameters=parameters,
+        repeat=run.count,
+        shape=members[-1].shape,
+        inside=[_copy(member) for member in members],
+    )
+    _add_flows_of_repetition(inner, block, run)
+    return inner
+
+
+def _add_flows_of_repetition(inner: Block, block: Block, run: Fold) -> None:
+    """Add to a block with a repetition of a run the flows that each repetition has, and the ends that they come from.
+
+    Args:
+        inner: has the members of the first repetition inside; receives the flows and, behind the members, the ends.
+        block: the container of the run.
+        run: in it.
+    """
+    first = run.repetition(0)
+    second = run.repetition(1)
     ends: dict[int, int] = {}
-    """The place in the new block of the end that names a node of the container, by the number of the node."""
+    """The place in `inner` of the end that names a node of the container, by the number of the node."""
     for flow in block.flows:
         if flow.start in first and flow.end in first:
             inner.flows.append(Flow(flow.start - first.start, flow.end - first.start, flow.label))
-            continue
         # What the second repetition takes from other nodes, each one takes from those before it: the first may take
         # something else, the input of the run.
-        if flow.end not in second or flow.start in second:
-            continue
-        if flow.start not in ends:
-            name = _name_of(block.inside[flow.start])
-            text = f"last {name}" if flow.start in first else name
-            ends[flow.start] = len(inner.inside)
-            inner.inside.append(Block("", "", "end", lines=[text]))
-        inner.flows.append(Flow(ends[flow.start], flow.end - second.start, flow.label))
-    return inner
+        elif flow.end in second and flow.start not in second:
+            if flow.start not in ends:
+                name = _name_of(block.inside[flow.start])
+                text = f"last {name}" if flow.start in first else name
+                ends[flow.start] = len(inner.inside)
+                inner.inside.append(Block(name="", title="", kind="end", lines=[text]))
+            inner.flows.append(Flow(ends[flow.start], flow.end - second.start, flow.label))
 
 
 def _name_of(block: Block) -> str:
@@ -384,25 +437,50 @@ def opened_of(root: Block, folds: Mapping[int, list[Fold]], most: int) -> set[in
     for depth in range(_MOST_LEVELS):
         is_root = depth == 0
         containers = [block for block in level if block.inside and (is_root or block.mark != "cell")]
-        next_level: list[Block] = []
-        opened_here: set[int] = set()
-        added = 0
-        for block in containers:  # grows: branches open with their container
-            opened_here.add(id(block))
-            for member in _shown_members(block, folds.get(id(block), [])):
-                added += 1
-                is_small = len(member.inside) <= _MOST_BLOCKS_OF_BRANCHES
-                if is_small and member.mark != "cell" and is_branching(member):
-                    containers.append(member)
-                else:
-                    next_level.append(member)
+        content = _content_of(containers, folds)
         room = _MOST_OF_ROOT if is_root else most - shown_count
-        if not opened_here or added > room:
+        if not containers or content.count > room:
             break
-        opened |= opened_here
-        shown_count += added
-        level = next_level
+        opened |= content.opened
+        shown_count += content.count
+        level = content.blocks
     return opened
+
+
+@define(eq=False)
+class _LevelContent:
+    """What is shown inside the containers of one level when all of them are open.
+
+    Attributes:
+        opened: the ids of these containers, and of the small branches inside them, which open with them.
+        blocks: the other blocks inside, which the next level may open.
+        count: number of all blocks inside.
+    """
+
+    opened: set[int] = field(factory=set)
+    blocks: list[Block] = field(factory=list)
+    count: int = 0
+
+
+def _content_of(containers: list[Block], folds: Mapping[int, list[Fold]]) -> _LevelContent:
+    """Return what is shown inside containers when all of them are open.
+
+    Args:
+        containers: those of one level.
+        folds: the runs in each container that are shown once, by id.
+    """
+    content = _LevelContent()
+    to_open = list(containers)
+    for block in to_open:  # grows: branches open with their container
+        content.opened.add(id(block))
+        for member in _shown_members(block, folds.get(id(block), [])):
+            content.count += 1
+            is_small = len(member.inside) <= _MOST_BLOCKS_OF_BRANCHES
+            if is_small and member.mark != "cell" and is_branching(member):
+                to_open.append(member)
+            else:
+                content.blocks.append(member)
+    return content
 
 
 def _shown_members(block: Block, runs: list[Fold]) -> Iterator[Block]:
@@ -417,7 +495,7 @@ def _shown_members(block: Block, runs: list[Fold]) -> Iterator[Block]:
         if run is None:
             yield first
         else:
-            yield from block.inside[run.start : run.start + run.period]
+            yield from [block.inside[number] for number in run.repetition(0)]
 
 
 def _copy(block: Block) -> Block:
@@ -439,21 +517,31 @@ def _visible_blocks(block: Block, runs: list[Fold]) -> tuple[list[tuple[Block, F
     while len(visible_numbers) < len(block.inside):
         place = len(visible_numbers)
         run = starts.get(place)
-        length = run.period * run.count if run else 1
+        length = len(run.blocks) if run else 1
         visible_numbers += [len(visible)] * length
         visible.append((block.inside[place], run))
+    return visible, _flows_between_visible(block.flows, visible_numbers)
+
+
+def _flows_between_visible(flows: list[Flow], visible_numbers: list[int]) -> list[Flow]:
+    """Return the flows between the visible blocks of a container, one from each to each other.
+
+    Args:
+        flows: those between all of its blocks.
+        visible_numbers: for each of its blocks, the number of the visible one that stands for it.
+    """
     labels: dict[tuple[int, int], set[str]] = {}
-    for flow in block.flows:
+    for flow in flows:
         start = visible_numbers[flow.start]
         end = visible_numbers[flow.end]
         if start != end:  # else it is inside a run
             labels.setdefault((start, end), set()).add(flow.label)
-    flows = []
+    visible_flows = []
     for (start, end), texts in labels.items():
         # Several flows that become one arrow have no label, unless all have the same.
         label = texts.pop() if len(texts) == 1 else ""
-        flows.append(Flow(start, end, label))
-    return visible, flows
+        visible_flows.append(Flow(start, end, label))
+    return visible_flows
 
 
 def skips_of(blocks: list[Block]) -> list[str]:

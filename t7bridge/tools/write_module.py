@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, ClassVar
@@ -164,14 +164,10 @@ def _write_each(
         folder: around the folders of the models.
         request: with the options.
     """
-    names = [_folder_name(path) for path, _ in models]
+    names = _folder_names([path for path, _ in models])
     contents: list[_FolderContent] = []
     for name, (path, module) in zip(names, models):
-        # Where two paths have one name, as on systems that know no case, a number tells them apart: `name~2`.
-        earlier_names = [other.lower() for other in names[: len(contents)]]
-        times_used = earlier_names.count(name.lower())
-        unique_name = f"{name}~{times_used + 1}" if times_used else name
-        contents.append(_folder_content(path, module, os.path.join(folder, unique_name), document, source, request))
+        contents.append(_folder_content(path, module, os.path.join(folder, name), document, source, request))
     for content in contents:  # so that nothing is written if one cannot be
         for name in content.names:
             check_replaceable(os.path.join(content.folder, name), request.force)
@@ -185,6 +181,21 @@ def _write_each(
         report.storages += content.report.storages
         report.target_bytes += content.report.target_bytes
     return report
+
+
+def _folder_names(paths: Iterable[str]) -> list[str]:
+    """Return a name of a folder for the model at each path; no two are one name on systems that know no case.
+
+    Where paths have one name, a number tells them apart, `name~2`: no name has a tilde, see `_folder_name`.
+    """
+    names: list[str] = []
+    uses: Counter[str] = Counter()
+    for path in paths:
+        name = _folder_name(path)
+        uses[name.lower()] += 1
+        number = uses[name.lower()]
+        names.append(name if number == 1 else f"{name}~{number}")
+    return names
 
 
 def _folder_name(path: str) -> str:
@@ -216,22 +227,29 @@ def _folder_content(
     model = generate(module, path, index_base=request.index_base, limits=request.limits, source=name, lift=request.lift)
     report = Report(source.name, folder, "t7", "pt", "module", source_bytes=source.size, notes=model.notes)
     json_data = _noted_data(model.state.data, module, path, report, request.limits)
-    check_strict(report, request.strict)
+    check_strict(report, request.strict)  # by the notes so far; those below are about what the model keeps
     beside_model = beside(document.value, module)
     beside_model.note(report, "config.json")
-    beside_model.own = json_data  # after `note`: `_noted_data` has noted it
+    beside_model.own = json_data  # only now, as `note` would note it once more
     config = beside_model.config(from_lua=True, index_base=request.index_base)
     texts = {"model.py": model.text.encode()}
     sampling = _sampling_of(module, path, document.value, request.index_base, model.is_stateful, request.limits)
     if sampling is not None:
         config["sampling"] = asdict(sampling)
         texts["sample.py"] = (files("t7bridge.torchmodules") / "sample.py").read_bytes()
-        command = f"python {os.path.join(folder, 'sample.py')}"
-        message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
-        report.note("info", message, code="beside")
+        _note_sampling(sampling, folder, report)
     if config:
         texts["config.json"] = config_text(config).encode()
     return _FolderContent(folder, report, model, texts)
+
+
+def _note_sampling(sampling: Sampling, folder: str, report: Report) -> None:
+    """Note that a program in the folder generates text, and the command that runs it."""
+    import shlex
+
+    command = shlex.join(["python", os.path.join(folder, "sample.py")])
+    message = f"sample.py generates text with the vocabulary of {len(sampling.tokens)} tokens: {command}"
+    report.note("info", message, code="beside")
 
 
 def _write(content: _FolderContent, request: WriteModule) -> Report:
@@ -419,14 +437,17 @@ def _numbered_texts(table: Table) -> list[str]:
     """
     if not all(isinstance(item, (bytes, float)) for item in table.raw_values):
         return []
-    items = items_of(table) or []
-    if not items:
+    items = items_of(table)
+    if not items:  # it is no list: its values may be the numbers, from 1 on, of its keys
         text_of_number = {number: text for text, number in table.raw_items() if isinstance(number, float)}
         items = [text_of_number.get(float(number)) for number in range(1, len(table) + 1)]
     texts = [item for item in items if isinstance(item, bytes)]
-    # All are texts, each is there once, and the table has nothing else.
-    is_vocabulary = len(texts) == len(items) == len(set(texts)) == len(table)
-    return [text.decode("utf-8", "surrogateescape") for text in texts] if is_vocabulary else []
+    are_all_texts = len(texts) == len(items)
+    are_all_different = len(set(texts)) == len(texts)
+    is_whole_table = len(items) == len(table)
+    if not (are_all_texts and are_all_different and is_whole_table):
+        return []
+    return [text.decode("utf-8", "surrogateescape") for text in texts]
 
 
 def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -441,8 +462,8 @@ def _json_data(data: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """
     converted: dict[str, Any] = {}
     for name, item in data.items():
-        # JSON has a shared table at each of its places. Values and their keys are free once: the limit is for those
-        # that are written again.
+        # JSON has a shared table at each of its places. A value and its key, 2 steps, are free at the first: the limit
+        # is for what is written again.
         budget = Budget(limits, "writing shared tables", free=2 * count_leaves(item).values)
         with suppress(RecursionError, LimitError):
             value = _json_value(as_tree(item), budget)

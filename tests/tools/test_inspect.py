@@ -146,6 +146,13 @@ def test_rest_of_a_checkpoint() -> None:
     assert not [path for path in others if "modules" in path]
 
 
+def test_paths_in_a_list_of_one(tmp_path: Path) -> None:
+    """What is inside its only element has a path through the list, whether the root is named or not."""
+    torch.save([{"weight": torch.zeros(2), "epoch": 3}], tmp_path / "x.pt")
+    for at in (None, "root"):
+        assert t7bridge.inspect(tmp_path / "x.pt", at=at).others == [("root[0]", "dict of 2"), ("root[0].epoch", "3")]
+
+
 def test_statistics(tmp_path: Path) -> None:
     """Statistics are those of numpy; NaN and infinities are counted, and do not spoil the others."""
     values = np.array([[1.0, -3.0, 0.0], [float("nan"), float("inf"), 2.0]], np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_a_checkpoint_talks(tmp_path: Path) -> None:
         "opt": {"rnn_size": 6, "model": "lstm"},
     }
     assert config["sampling"] == {"tokens": [*LETTERS], "index_base": 1, "states": [[6]] * 4}
+
+
+def test_the_command_that_samples_is_of_a_shell(tmp_path: Path) -> None:
+    """A folder whose name has a space is quoted in it."""
+    path = checkpoint(tmp_path / "c.t7", vocab=vocabulary(LETTERS))
+    report = t7bridge.write_module(path, tmp_path / "a b")
+    (message,) = [note.message for note in report.notes if note.message.startswith("sample.py generates text")]
+    _, _, command = message.partition("tokens: ")
+    assert shlex.split(command) == ["python", str(tmp_path / "a b" / "sample.py")]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,17 @@ def test_folders_and_their_files(tmp_path):
     assert "weights.pt" in scan(tmp_path).error
 
 
+def test_an_archive_of_text_is_no_model(tmp_path):
+    """Nothing in it was scanned: text that begins with a number is passed over, though it may be tried as a `.t7`."""
+    path = tmp_path / "x.zip"
+    path.write_bytes(zipped({"classes.txt": b"17 apples\n4 pears\n"}))
+    assert "expected the file of a model" in scan(path).error
+    path.write_bytes(
+        zipped({"classes.txt": b"17 apples\n4 pears\n", "y.t7": (TESTFILES / "format/nil.t7").read_bytes()})
+    )
+    assert scan(path).clean
+
+
 def test_globals(tmp_path):
     """Names that run code are distinguished from foreign ones, each is named once."""
     pickle = b"\x80\x02](cposix\nsystem\ncposix\nsystem\ncmy.models\nNet\n\x8c\x0ctorch._utils\x8c\tos.system\x93e."

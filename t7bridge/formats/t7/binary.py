@@ -29,7 +29,7 @@ _WORTH_LOADING = 20_000
 
 
 class BinaryInput(Window):
-    """Reads the integers, floats, strings and arrays of a binary file at a moving position.
+    """Reads the integers, floats, strings and arrays of a binary file at a moving position in a window of its bytes.
 
     Bytes are read through a window that grows while reading is sequential and shrinks when a payload is skipped, so
     that the headers of a large file cost little.
@@ -43,8 +43,9 @@ class BinaryInput(Window):
         super().__init__(source, position, layout, longest_string)
         self._next_window = _SMALL_WINDOW
         """Bytes that are read next time, at least, if the file has them."""
+        # A run is a sequence of entries with numbers as keys and values, which are decoded at once: `_number_run`.
         self._run = _LONG_RUN
-        """Maximum number of entries of the next run of numbers: it grows with success."""
+        """Maximum number of entries of the next run: it grows with success."""
         self._pause = 0
         """How many of the next entries are read one by one before a run is tried again, after one that was short."""
         self._small_runs = 0
@@ -250,17 +251,17 @@ class BinaryInput(Window):
     def _require_rest_of_scalar(self, tag: int) -> None:
         """Check that the rest of a scalar is in the file after its tag, which was read; of a string its length.
 
-        The position is at the tag meanwhile, so that errors state the whole scalar: tag and rest.
+        The position is moved back to the tag for that, so that an error is there, and counts the bytes of tag and rest.
         """
         self._at -= 4  # the tag, which is still in the window
         if tag in (tags.NUMBER, tags.STRING, tags.BOOLEAN):
-            self._fill_window(8, "a table entry")
+            self._fill_window(8, "a table entry")  # the tag; a boolean, a length, or half of a double
         if tag == tags.NUMBER:
             self._fill_window(_SCALAR_BYTES, "a number")
         self._at += 4
 
     def _number_run(self, keys: list[Any], values: list[Any], count: int, at: int) -> bool:
-        """Decode a run of entries with numbers as keys and values at once, if there may be one.
+        """Decode a run at once, if there may be one: entries with numbers as keys and values.
 
         After a short run the next entries are read one by one, so that a table of mixed values is not scanned
         repeatedly.

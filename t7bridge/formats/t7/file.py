@@ -149,7 +149,7 @@ class _Values:
         return self.reader.source.size - self.ends[-1]
 
     def content(self, rest_bytes: int) -> T7File:
-        """Return the content of the file, when nothing more is read: the reader forgets its objects.
+        """Return the content of the file; called last, as the reader forgets its objects.
 
         Args:
             rest_bytes: how many of the last bytes of the file are not part of a value.
@@ -181,31 +181,31 @@ def read_t7(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> T
         CorruptError: the values read account for next to nothing of the file, or a value is in another byte order.
     """
     values = _Values.first_of(T7Reader(source, limits=limits)).read_rest()
+    # A value without numbers is the same in every layout, so that the reader may find the layout only at a later value.
+    # That of the last one is the best known.
     last_encoding = values.encodings[-1]
     is_binary = values.reader.layout.encoding == "binary"
     if is_binary and any(encoding != last_encoding for encoding in values.encodings):
-        values = _read_again(source, limits, values, last_encoding)
+        values = _read_all_in(last_encoding, source, limits, values)
     _refuse_unexplained(values)
     if values.bytes_after:
         refuse_two_formats(values.reader.source, values.ends[-1], "a .t7")
     return values.content(rest_bytes=values.bytes_after)
 
 
-def _read_again(
-    source: Readable | ByteSource, limits: Limits, values: _Values, last_encoding: dict[str, Any]
+def _read_all_in(
+    last_encoding: dict[str, Any], source: Readable | ByteSource, limits: Limits, values: _Values
 ) -> _Values:
-    """Return the values of a binary file, read again with the byte order and the size of longs of the last one.
-
-    A value without numbers is the same in every layout, so that the reader may find the layout only at a later value.
+    """Return all values of a binary file, read again in the encoding in which the last one was read.
 
     Args:
+        last_encoding: byte order and size of longs, as arguments of `T7Reader`.
         source: the file.
         limits: resource limits.
         values: those read before, in different encodings.
-        last_encoding: byte order and size of longs of the last one, as arguments of `T7Reader`.
 
     Raises:
-        CorruptError: the earlier values are others with it.
+        CorruptError: in this encoding they are not as many values, up to the same end.
     """
     reader = T7Reader(source, encoding="binary", limits=limits, **last_encoding)
     values_in_last_encoding = _Values.first_of(reader).read_rest()
@@ -238,8 +238,8 @@ _REST_BYTES = 1 << 12
 """Bytes after the values that are looked at: for the start of a record, or for white space."""
 
 
-def _is_explained(values: _Values) -> bool:
-    """Return whether the values read, and what is known to follow them, are the whole file.
+def _is_surely_explained(values: _Values) -> bool:
+    """Return whether the values read, and what is known to follow them, are the whole file, without any doubt.
 
     Args:
         values: at least one; behind the last one is the end, a record, or what is not a value.
@@ -251,7 +251,8 @@ def _is_explained(values: _Values) -> bool:
         # White space may follow the last value.
         is_whole_rest = values.bytes_after == len(rest_start)
         return is_whole_rest and not rest_start.strip()
-    # Zeros and small numbers read as values in binary: several may have been read by accident, also to the end.
+    # In doubt are several values in binary, though they reach to the end: zeros and small numbers are read as values,
+    # so that they may be there by accident.
     return not values.bytes_after and len(values.roots) == 1
 
 
@@ -261,7 +262,7 @@ def _refuse_unexplained(values: _Values) -> None:
     Raises:
         CorruptError: they explain less than half of the file, or are nil.
     """
-    if _is_explained(values):
+    if _is_surely_explained(values):
         return
     source = values.reader.source
     first_value = values.roots[0]
@@ -271,7 +272,8 @@ def _refuse_unexplained(values: _Values) -> None:
         is_refused = source.size - explained_bytes > explained_bytes  # more than half of the file
     else:
         explained_bytes = values.ends[-1]
-        is_refused = bool(values.reason) and _explain_little(values)
+        has_unreadable_rest = bool(values.reason)
+        is_refused = has_unreadable_rest and _explain_little(values)
     if is_refused:
         raise CorruptError(
             f"its only readable part, {_in_words(first_value)}, accounts for next to nothing of the file",
@@ -317,20 +319,27 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
-    if start:  # only the caller knows what the rest of the file is
+    if start:
+        # Only the caller knows what the rest of the file is. What was read is kept: the position of the file object may
+        # be another when it would be read again.
         content = cache(lambda: _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0))
+        forget = _keep
     else:
         content = cache(lambda: read_t7(opened, limits))
+        forget = content.cache_clear
     return Document(
         "t7",
-        opened,
-        lambda: content().roots,
+        source=opened,
+        load=lambda: content().roots,
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        # From a file object in the middle it could not be read again: the position may be another by then.
-        forget=(lambda: None) if start else content.cache_clear,
+        forget=forget,
     )
+
+
+def _keep() -> None:
+    """Forget nothing."""
 
 
 def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:
@@ -349,5 +358,5 @@ def write(output: Output, value: Value, layout: T7Layout | None = None) -> Writt
 
     writer = T7Writer(output, layout)
     writer.write_object(value)
-    written = T7File([value], writer.layout, objects=writer.objects)
+    written = T7File([value], writer.layout, objects=writer.objects)  # which counts its tensors and storages
     return Written(written.tensors, written.storages)

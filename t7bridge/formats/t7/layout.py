@@ -133,6 +133,7 @@ def possible_layouts(
     is_nothing_given = encoding is None and byte_order is None and long_size is None
     if is_nothing_given:
         _refuse_other_formats(source, head)
+    # A byte order or a size of long is that of a binary file.
     if encoding == "ascii" or (is_nothing_given and _looks_like_text(head)):
         return [T7Layout(encoding="ascii")]
     return _binary_layouts(head, byte_order, long_size)

@@ -76,15 +76,16 @@ class T7Reader:
         limits: Limits = DEFAULT_LIMITS,
         payloads: Iterator[Storage] | None = None,
     ) -> None:
-        self._source, self._start = ByteSource.open(source)
+        self._source, self._start = ByteSource.open(source)  # the position where reading starts is kept
         self._limits = limits
-        self._has_external_elements = payloads is not None  # the elements of storages are not in the stream
+        self._has_external_elements = payloads is not None
+        """Whether the stream was written without the elements of its storages: these are `payloads`."""
         self.vintage_objects = 0
         """Number of objects in the last attempt that wrote their fields one after another; see `releases_2010`."""
         self._layouts = possible_layouts(self._source, self._start, encoding, byte_order, long_size)
         """The layouts still possible, the most likely first; only one once a value has decided it."""
         self._object_reader = ObjectReader(self, self._source, self._start, self._layouts[0], limits, payloads)
-        """Reads objects under the current layout, and has all read so far. Another layout has another one."""
+        """Reads under one layout, and has all objects so far; replaced when another layout is tried."""
 
     @property
     def layout(self) -> T7Layout:
@@ -253,10 +254,12 @@ class T7Reader:
                         raise
                     failures.append(_Failure(error.offset or 0, self._object_reader, error))
                 else:
-                    if self._accept(layout, self.objects[count_before:], failures):
+                    new_objects = self.objects[count_before:]
+                    if self._accept(layout, new_objects, failures):
                         return value
+                # The next attempt begins with the objects before this value again.
                 self._object_reader.withdraw(count_before)
-            raise self._error_of_furthest(failures, start, reader_before)
+            raise self._settled_on_furthest(failures, start, reader_before)
         finally:
             failures.clear()  # errors refer to this frame: break the reference cycle
 
@@ -276,10 +279,10 @@ class T7Reader:
             self._layouts = [layout]  # as what followed the long was valid, the layout is right
         return True
 
-    def _error_of_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
-        """Return the error of the layout that came furthest: it is the file's, and the others failed as they are wrong.
+    def _settled_on_furthest(self, failures: list[_Failure], start: int, reader_before: ObjectReader) -> FormatError:
+        """Settle on the layout that came furthest, as the others failed because they are wrong; return its error.
 
-        At the first value of the file, this reader stays with that layout; later it is as before the value.
+        At the first value of the file, this reader stays with that layout; at a later one it is as before the value.
 
         Args:
             failures: those of all possible layouts that failed, the most likely first.
@@ -306,7 +309,7 @@ class T7Reader:
             return False
         if self.at_end or self.position >= max(failure.reached for failure in failures):
             return True
-        # It ends before the furthest of them: then all that follows must be values, too.
+        # Another layout read on beyond the end of this value: then all that follows must be values under this layout.
         count = len(self.objects)
         rest = self._object_reader.restarted_at(self, self.position, layout)
         try:
@@ -398,7 +401,8 @@ def _stream_for(source: ByteSource, position: int, layout: T7Layout, limits: Lim
 
 
 class ObjectReader:
-    """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them.
+    """Reads objects under one layout, and keeps them by their numbers, by which later values refer to them. To open an
+    object is to read its start; to fill it, to go on up to the next object inside it, which is put in when complete.
 
     Args:
         owner: the reader passed to the payloads of registered classes.
@@ -465,10 +469,12 @@ class ObjectReader:
         return other
 
     def withdraw(self, count: int) -> None:
-        """Remove what this reader has read from the objects of the one that it was restarted from, and keep only that.
+        """Remove what this reader has read from the objects of the one that it was restarted from.
+
+        This reader keeps only its own, as it is used on if no layout reads the value, and this one came furthest.
 
         Args:
-            count: the number of objects of that reader.
+            count: the number of objects that the other one had before.
         """
         own_objects = self.objects[count:]
         del self.objects[count:]
@@ -517,21 +523,25 @@ class ObjectReader:
         scalars = self._scalar()
         if scalars:
             return scalars[0]
-        counts: list[int] = []  # for each object being read the number of values inside it
-        tag: int | None = self.stream.read_int("a type tag")
-        while tag is not None:
-            value, count = self._open(tag)
+        counts: list[int] = []  # of each object on the stack the number of values inside it, read or not
+        next_tag = self.stream.read_int("a type tag")
+        while True:
+            value, count = self._open(next_tag)
             if count and len(counts) >= self._limits.depth:
                 raise self._limits.exceeded("depth", "values are nested too deep")
             path.append(value)
             counts.append(count)
+            inner_tag = self._fill(value, count) if count else None
             # Objects that are complete are put into those around them, up to one with an object still to be read.
-            while counts and (tag := self._fill(path[-1], counts[-1])) is None:
+            while inner_tag is None:
                 value = path.pop()
                 counts.pop()
-                if counts:
-                    counts[-1] = self._put(path[-1], counts[-1], value)
-        return value  # the outermost, which was complete last
+                if not counts:
+                    return value
+                is_complete = self._put(path[-1], counts[-1], value)
+                if not is_complete:
+                    inner_tag = self._fill(path[-1], counts[-1])
+            next_tag = inner_tag
 
     def _scalar(self) -> list[Value]:
         """Read a scalar, returned as the one item of a list; an empty list if an object follows, which is not read."""
@@ -541,10 +551,10 @@ class ObjectReader:
         return values
 
     def _open(self, tag: int) -> tuple[Value, int]:
-        """Read the start of an object whose tag was read; return it, and the number of values inside it.
+        """Read the start of an object whose tag was read; return it, and how many values inside it are to be read.
 
-        Keys are not counted: of a table and a tds.Hash it is the number of entries. A reference to an object that was
-        read before is complete, so that the number is 0.
+        Keys are not counted: of a table and a tds.Hash it is the number of entries. It is 0 for a reference to an
+        object that was read before.
 
         Args:
             tag: the type tag, which was read.
@@ -554,7 +564,7 @@ class ObjectReader:
             raise self._unknown_tag(tag)
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             self._unnumbered_functions += 1
-            return self._open_function(tag), 1  # its upvalues are one value
+            return self._open_function(tag), 1  # its upvalues are one value: nil, or a table
         number = stream.read_int("an object's number")
         earlier_object = self._object_of_number(number)
         if earlier_object is not _MISSING:
@@ -567,12 +577,12 @@ class ObjectReader:
             table = Table()
             self._remember(number, table)
             return table, count
-        function = self._open_function(tag)
+        function = self._open_function(tag)  # of one of the tags of numbered functions
         self._remember(number, function)
         return function, 1
 
     def _open_function(self, tag: int) -> LuaFunction:
-        """Read a function up to its upvalues, of the kind that a tag, which was read, says."""
+        """Read the bytecode of a function, up to its upvalues; the tag, which was read, says how these are written."""
         length = self.stream.read_int("the length of a function's bytecode")
         return LuaFunction(self.stream.read_raw(length, "a function's bytecode"), tag=tag)
 
@@ -677,11 +687,11 @@ class ObjectReader:
             self.numbers = dict(zip(range(1, expected), range(expected)))
 
     def _open_torch(self, number: int) -> tuple[Value, int]:
-        """Read the start of a Torch object with a new number; return it, and the number of values inside it.
+        """Read the start of a Torch object with a new number; return it, and how many values inside it are to be read.
 
         The start of a tensor and of an object with a table of fields is the class: `_fill` reads what follows. Of a tds
         collection it has the number of entries, too. A storage, and an object whose class has a layout of its own, is
-        read as a whole: then no values are left, 0.
+        read as a whole: then it is 0.
 
         Args:
             number: of the object in the file, under which it is kept for later references.
@@ -737,9 +747,9 @@ class ObjectReader:
         return collection, count
 
     def _open_object(self, number: int, version: int | None, name: str) -> tuple[TorchObject, int]:
-        """Return an object of any other class, and the number of values inside it: 1, the table of its fields.
+        """Return an object of any other class, and how many values inside it are to be read: its table of fields, 1.
 
-        If the class has a layout of its own, the object is read as a whole, and no value is left: 0.
+        If the class has a layout of its own, the object is read here as a whole: then it is 0.
 
         Args:
             number: of the object.
@@ -805,18 +815,15 @@ class ObjectReader:
     def _fill(self, value: Value, count: int) -> int | None:
         """Read the content of an object up to the next object inside it.
 
-        It is called again after `_put` has put that object into this one, until it returns `None`.
+        It is called again when `_put` has put that object into this one, unless this completes it.
 
         Args:
             value: the object, with what was read of it so far.
-            count: of a table or a tds collection the number of its entries or elements; of other objects 1, for the one
-                value inside them, and 0 once `_put` has set that. 0 also of what is complete, such as a storage.
+            count: the number of values inside it, read or not; at least one.
 
         Returns:
             The tag of the next object inside it, which was read already; `None` if the content is complete.
         """
-        if not count:
-            return None
         if isinstance(value, (Table, TdsHash)):
             table = value if isinstance(value, Table) else value.content
             self._read_scalars(table.raw_keys, table.raw_values, count)
@@ -832,8 +839,8 @@ class ObjectReader:
         return None if is_complete else self.stream.read_int("a type tag")
 
     def _fill_function(self, function: LuaFunction) -> bool:
-        """Read the upvalues of a function, unless they are an object; return whether they were read."""
-        scalars = self._scalar()  # nil, if it has none; otherwise they are a table
+        """Read the upvalues of a function if they are a scalar: nil, for none. Return whether they were read."""
+        scalars = self._scalar()
         if scalars:
             function.upvalues = scalars[0]
         return bool(scalars)
@@ -852,31 +859,31 @@ class ObjectReader:
             elements += scalars
         return True
 
-    def _put(self, value: Value, count: int, item: Value) -> int:
-        """Put an object into the one that it is inside of, whose content `_fill` has read up to it.
+    def _put(self, value: Value, count: int, item: Value) -> bool:
+        """Put a complete object into the one around it; return whether that is known to be complete by it.
 
         Args:
-            value: the outer object.
-            count: the number of values inside that, as of `_fill`.
-            item: the inner object, which is complete.
+            value: the object around it, whose content `_fill` has read up to this item.
+            count: the number of values inside that, read or not.
+            item: the inner object.
 
         Returns:
-            The count with which `_fill` reads the outer object on: the same for a table or a tds collection; for others
-            0, as the item is the one value inside them.
+            `True` for an object with one value inside it; `False` for a table or a tds collection, in which `_fill`
+            reads on, if there is more.
         """
         if isinstance(value, (Table, TdsHash)):
             self._put_entry(value if isinstance(value, Table) else value.content, count, item)
-            return count
+            return False
         if isinstance(value, TdsVec):
             value.elements.append(item)
-            return count
+            return False
         if isinstance(value, Tensor):
             self._set_storage(value, item)
         elif isinstance(value, TorchObject):
             value.fields = item
         else:  # a LuaFunction
             value.upvalues = item
-        return 0  # the one value inside is complete
+        return True
 
     def _put_entry(self, table: Table, count: int, item: Value) -> None:
         """Add an object to a table: as the value of the last key if that has none, else as a key.
@@ -894,7 +901,7 @@ class ObjectReader:
             keys.append(item)
             return
         values.append(item)
-        # In a run, objects are numbered from 1 on.
+        # `Alike` expects objects that are numbered from 1 on.
         if count - len(values) < _WORTH_CHECKING or not self._may_have_runs or self.numbers is not None:
             return
         if self._alike is None:
@@ -912,6 +919,18 @@ class ObjectReader:
 
     def _fill_tensor(self, tensor: Tensor) -> int | None:
         """Read a tensor up to its storage; return the storage's tag, `None` if it has none."""
+        self._read_view(tensor)
+        if self.stream.layout.vintage == tags.TORCH5:
+            self._read_ownership()
+        tag = self.stream.read_int("a type tag")
+        if tag != tags.NIL:
+            return tag
+        # As for any storage it is checked that the tensor lies inside: it must be empty.
+        self._set_storage(tensor, storage=None)
+        return None
+
+    def _read_view(self, tensor: Tensor) -> None:
+        """Read the sizes, the strides and the offset of a tensor."""
         stream = self.stream
         dimensions = stream.read_int("a tensor's number of dimensions")
         if not 0 <= dimensions <= self._limits.dimensions:
@@ -926,14 +945,6 @@ class ObjectReader:
         tensor.size = numbers[:dimensions]
         tensor.stride = numbers[dimensions:]
         tensor.offset = stream.read_long("a tensor's offset") - 1  # 1-based in the file
-        if stream.layout.vintage == tags.TORCH5:
-            self._read_ownership()
-        tag = stream.read_int("a type tag")
-        if tag != tags.NIL:
-            return tag
-        # As for any storage it is checked that the tensor lies inside: it must be empty.
-        self._set_storage(tensor, storage=None)
-        return None
 
     def _read_ownership(self) -> None:
         """Read whether the tensor that was opened last owns its storage, a field of Torch5; note it if not."""

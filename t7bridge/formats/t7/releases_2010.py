@@ -1,4 +1,5 @@
-"""Files of 2010 and 2011, whose nn modules wrote their fields one after another.
+"""Files of 2010 and 2011, whose nn modules wrote their fields one after another: which these are, the release says. A
+file that is such fields alone, those of a network without its class, is headless.
 
 Until November 2011 modules had `write` methods of their own; the values have no names in the file, so that a reader
 must know each class. Four states of the sources are distinguished, each named by its first month (`layout.VINTAGES`):
@@ -85,7 +86,12 @@ class _Kind:
         getattr(writer, f"write_{self.method}")(int(value) if self.is_integer else value)
 
     def holds(self, value: Value) -> bool:
-        """Return whether reading returns what was written: integers are truncated, and `absent` becomes no field."""
+        """Return whether reading returns a value of one of its types as it was written.
+
+        An integer is truncated, `absent` becomes no field, and a truth value written as a number becomes one.
+        """
+        if isinstance(value, bool):
+            return self.method in ("bool", "object")
         return not self.is_integer or (math.isfinite(value) and value == int(value) and value != self.absent)
 
     def as_read(self, value: Value) -> Value:
@@ -148,7 +154,8 @@ def _items_of_row(text: str) -> list[_Item]:
 
 @define(frozen=True)
 class _ClassLayout:
-    """Layout of the objects of one class in a release: the values that its `write` method wrote.
+    """Layout of the objects of one class in a release: the fields, or items, that its `write` method wrote, in later
+    releases after a table of all fields.
 
     Attributes:
         has_table: whether a table of all fields precedes the values.
@@ -176,7 +183,7 @@ class _ClassLayout:
             if not item.is_present(fields):
                 continue
             value = self._read_item(reader, item, obj.class_name)
-            if self.has_table:
+            if self.has_table:  # which has the field, too
                 self._compare(obj.class_name, item, value, fields.get(item.name))
             elif value is not None:
                 fields[item.name] = value
@@ -198,7 +205,8 @@ class _ClassLayout:
         try:
             value = item.kind.read(reader)
         except FormatError as error:
-            # In a network without its class each value was read as one of its own, and its path begins there.
+            # An error has a path only in a network without its class: each field was read as a value of the file, from
+            # `root` on. Elsewhere the reader of the object around it adds the path.
             if error.path:
                 error.path = f"root.{item.name}{error.path[len('root') :]}"
             raise
@@ -242,13 +250,13 @@ class _ClassLayout:
         if self.has_table:
             writer.write_object(fields)
         else:
-            self._require_room(fields, obj.class_name, writer.layout.vintage)
+            self._refuse_other_fields(fields, obj.class_name, writer.layout.vintage)
         for item in self.items:
             if item.is_present(fields):
                 item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
 
-    def _require_room(self, fields: Table, class_name: str, release: str) -> None:
-        """Check that the release writes each field of an object, of a class for which it writes no table of them.
+    def _refuse_other_fields(self, fields: Table, class_name: str, release: str) -> None:
+        """Refuse an object with other fields than the release writes, if it writes no table of all.
 
         Args:
             fields: of the object.
@@ -256,7 +264,7 @@ class _ClassLayout:
             release: one of `VINTAGES`, for the error.
 
         Raises:
-            WriteError: there is another field, which would be lost.
+            WriteError: there is such a field, which would be lost.
         """
         written_names = {item.name.encode() for item in self.items if item.is_present(fields)}
         for name in fields.raw_keys:
@@ -278,18 +286,17 @@ class _ClassLayout:
             WriteError: it would not be read as the same value, and no table has that.
         """
         value = fields.get(item.name)
-        has_type = isinstance(value, item.kind.types)
-        # A missing field has the number that stands for no field; so has a value of another type, which the table has.
-        is_absent = value is None or (self.has_table and not has_type)
-        if is_absent and item.kind.absent is not None:
-            return item.kind.absent
-        is_exact = has_type and item.kind.holds(value)
-        # Otherwise a number is truncated, or is that for no field: then the table must have its value. What is not
-        # finite cannot be truncated.
-        is_truncated = has_type and item.kind.is_integer and self.has_table and math.isfinite(value)
-        if not is_exact and not is_truncated:
-            raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
-        return value
+        kind = item.kind
+        has_type = isinstance(value, kind.types)
+        if has_type and kind.holds(value):
+            return value
+        # After a table of all fields, from which a reader takes the field, the value may differ as it did in Lua: false
+        # is no field there, and a number is truncated by C.
+        if kind.absent is not None and (value is None or (self.has_table and value is False)):
+            return kind.absent
+        if has_type and self.has_table and math.isfinite(value):
+            return value
+        raise WriteError(f"the field {item.name} of a {class_name} cannot be written", found=repr(value)[:40])
 
 
 def _read_table(reader: Any, class_name: str) -> Table:
@@ -429,9 +436,10 @@ def _vintage_layouts(reader: Any, start: int, layouts: list[T7Layout], has_value
         reader: as of `read_again`.
         start: start of the file.
         layouts: possible encodings of the file.
-        has_value: whether today's form has a first value.
+        has_value: whether a first value was read in today's form.
     """
-    # Without a value, the objects are those of the one layout that failed; if several did, it may be a wrong one.
+    # The reader has the objects of the value, or those read before the failure: if several layouts failed, perhaps of
+    # a wrong one, so that they tell nothing.
     objects = list(reader.objects) if has_value or len(layouts) == 1 else None
     releases = _possible_releases(reader, start, objects)
     combinations = product(releases, layouts, _possible_headless(objects))
@@ -479,13 +487,14 @@ def _possible_headless(objects: list[Value] | None) -> tuple[bool, ...]:
     Returns:
         The possible answers: one, or both in the order in which they are tried.
     """
-    # Both are possible if nothing is known, or if a table is first: that of the network's fields, or any value with
-    # objects of that time in it. The fields are tried first, as `_read_headless` takes nothing else for them.
-    if not objects or isinstance(objects[0], Table):
+    first_object = objects[0] if objects else None
+    # Nothing is known, or a table is first: that of the network's fields, or any value with objects of that time in it.
+    # The fields are tried first, as `_read_headless` takes nothing else for them.
+    if first_object is None or isinstance(first_object, Table):
         return (True, False)
-    # A network with its class is an object itself; the fields of one without begin with a tensor, or with a table.
-    starts_with_class = isinstance(objects[0], TorchObject)
-    return (not starts_with_class,)
+    if isinstance(first_object, TorchObject):  # which has its class
+        return (False,)
+    return (True,)  # a tensor, with which the fields of a network begin, too
 
 
 def _read_root(reader: Any) -> Value:

@@ -1,4 +1,5 @@
-"""Runs of objects that are alike, in the binary encoding: lists of records, lists of small tensors.
+"""Runs of objects that are alike, in the binary encoding: lists of records (tables), lists of small tensors. The form
+of an object is what is the same in all that are like it.
 
 The layout of one object predicts the positions in the next, so that each costs a few unpackings. Anything that is not
 alike to the byte is left to the object reader, including errors.
@@ -63,10 +64,10 @@ class Alike:
         """Read the entries that follow one of a table, as far as they are like it.
 
         Args:
-            item: the value of the entry, which was read.
-            keys: receives the keys.
-            values: receives the values.
-            count: number of entries of the table.
+            item: the value of that entry, which was read.
+            keys: of the table so far; receives the keys.
+            values: of the table so far; receives the values.
+            count: number of entries that the table will have.
         """
         if self._pause:
             self._pause -= 1
@@ -78,8 +79,8 @@ class Alike:
             form = View.like(item, self._stream, self._sign)
         count_before = len(values)
         if form is not None:
-            # An entry adds two objects, if it is a tensor with its storage. So none exceeds the limit here: the object
-            # reader raises that error.
+            # An entry adds two objects at most, a tensor with its storage. So the limit is never exceeded here: the
+            # object reader raises that error.
             allowed = (self._most_objects - len(self._objects)) // 2
             self._read(form, keys, values, min(count - count_before, allowed))
         if len(values) - count_before >= _LEAST_SUCCESS:
@@ -92,7 +93,7 @@ class Alike:
     def _read(self, form: Record | View, keys: list[Any], values: list[Any], most: int) -> None:
         """Read entries as long as their keys are numbers and their values new objects of a form, up to a maximum.
 
-        The stream is left before the first entry that was not read.
+        The stream is then before the first entry that was not read.
 
         Args:
             form: of the objects.
@@ -111,17 +112,17 @@ class Alike:
         base = stream.position - at  # where the window begins in the file
         number = len(objects) + 1  # that of the next new object
         for _ in range(most):
-            if end - at < _ROOM:
+            if end - at < _ROOM:  # read more of the file; at its end the room stays smaller
                 window, at = stream.window_at(_ROOM, at)
                 end = len(window)
                 base = stream.position - at
                 if end - at < size:
                     break
-            key_tag, key, tag, index = unpack(window, at)
+            key_tag, key, tag, object_number = unpack(window, at)
             is_nan = key != key  # an error, which the object reader raises
-            if key_tag != tags.NUMBER or tag != form_tag or index != number or is_nan:
+            if key_tag != tags.NUMBER or tag != form_tag or object_number != number or is_nan:
                 break
-            result = make(window, at + size, index, base)
+            result = make(window, at + size, number, base)
             if result is None:  # the object is not alike, or longer than the window
                 break
             new_objects, at = result
@@ -146,9 +147,13 @@ def _group(fields: list[tuple[bytes, int]], sign: str) -> _Group:
         sign: byte order, `<` or `>`.
 
     Returns:
-        The function that unpacks, in turn, the bytes before each value and the value, of a string its length; the
-        length of all that in bytes; the bytes before the values; the places of booleans among the values, 0-based; and
-        whether a string follows.
+        A tuple of five:
+
+        * the function that unpacks, in turn, the bytes before each value and the value, of a string its length;
+        * the length of all that in bytes;
+        * the bytes before the values, which are the same in each record;
+        * the places of booleans among the values, 0-based;
+        * whether a string follows, whose length is the last value.
     """
     code = sign
     boolean_places = []
@@ -217,8 +222,8 @@ class Record:
         Args:
             window: bytes of the file.
             at: offset in the window of the first byte after the number of the object.
-            number: of the object, which only `View.make` needs.
-            base: offset of the window in the file; the same.
+            number: of the object; not used here, as for `View.make`.
+            base: offset of the window in the file; not used here.
 
         Returns:
             A tuple of the new objects, here one, and the offset in the window after it.
@@ -232,7 +237,7 @@ class Record:
             row = unpack(window, at)  # the bytes before a value and the value, in turn
             if row[::2] != bytes_before_values:
                 return None
-            start = len(values)
+            start = len(values)  # of the values of this group
             values += row[1::2]
             for place in boolean_places:
                 flag = values[start + place]
@@ -323,6 +328,7 @@ class View:
         start = at + self._row.size  # of the elements
         if start > len(window):
             return None
+        # The longs are sizes, strides and offset of the tensor.
         tensor_head, *longs, storage_tag, storage_number, storage_head, count = self._row.unpack_from(window, at)
         # A storage that was written before has another number.
         if (tensor_head, storage_tag, storage_head) != self._same_bytes or storage_number != number + 1 or count < 0:

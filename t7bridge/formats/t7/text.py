@@ -60,7 +60,10 @@ def _words_of_plain_line(line: bytes, is_large: bool) -> int:
 
 
 class TextInput(Window):
-    """Reads the numbers, strings and arrays of a file in ascii at a moving position. Methods as in `BinaryInput`."""
+    """Reads the numbers, strings and arrays of a file in ascii at a moving position in a window of its bytes.
+
+    Methods as in `BinaryInput`.
+    """
 
     is_text = True
     _has_carriage_returns = False
@@ -93,8 +96,8 @@ class TextInput(Window):
         self._at = match.end()
         return match.group(1)
 
-    def _line_feed(self) -> None:
-        """Pass over one line feed, if there is one, as Lua Torch does; note a carriage return."""
+    def _pass_line_feed(self) -> None:
+        """Pass over one line feed, if there is one, as Lua Torch does; note a carriage return, which stays."""
         if self._at == len(self._window):
             self._refill(1)
         if self._window[self._at : self._at + 1] == b"\n":
@@ -102,11 +105,13 @@ class TextInput(Window):
         elif self._window[self._at : self._at + 1] == b"\r":
             self._has_carriage_returns = True
 
-    def _require_line_feeds(self, what: str) -> None:
-        """Refuse bytes, whose number is known, behind a line that does not end as it was written.
+    def _refuse_carriage_returns(self, what: str) -> None:
+        """Refuse raw bytes, before they are read, of a file in which a line ended with CR and LF.
+
+        White space between numbers may be any. Raw bytes would be read from the wrong place, and may be changed, too.
 
         Raises:
-            CorruptError: it ends with CR and LF.
+            CorruptError: a line ended so.
         """
         if self._has_carriage_returns:
             raise self.fault(
@@ -115,7 +120,7 @@ class TextInput(Window):
             )
 
     def _wrong(self, token: bytes, what: str) -> FormatError:
-        """Return the error for a word that is not what is expected."""
+        """Return the error for a word, which was just read, that is not what is expected."""
         shown_token = repr(token[:40])[1:]  # without the `b`
         return self.fault(f"is not {what}", offset=self.position - len(token), expected=what, found=shown_token)
 
@@ -128,7 +133,7 @@ class TextInput(Window):
     def read_int(self, what: str = "an integer") -> int:
         """Read an integer."""
         value = self._read_integer(what)
-        self._line_feed()
+        self._pass_line_feed()
         return value
 
     def read_long(self, what: str = "a long") -> int:
@@ -141,7 +146,7 @@ class TextInput(Window):
         """Read integers on one line."""
         values = tuple(self._read_integer(what) for _ in range(count))
         if count:
-            self._line_feed()
+            self._pass_line_feed()
         return values
 
     def read_double(self, what: str = "a number") -> float:
@@ -155,7 +160,7 @@ class TextInput(Window):
         # One that is not rounded is enough for all, and no other is looked at; until then each may be the one.
         if self.rounded is not False:
             self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
-        self._line_feed()
+        self._pass_line_feed()
         return value
 
     read_float = read_double
@@ -177,7 +182,7 @@ class TextInput(Window):
         self.check_length(length, what)
         if not length:  # Lua Torch writes no line feed then
             return b""
-        self._require_line_feeds(what)
+        self._refuse_carriage_returns(what)
         if len(self._window) - self._at < length:
             self._refill(length)
         data = self._window[self._at : self._at + length]
@@ -185,7 +190,7 @@ class TextInput(Window):
             message = f"the file ends inside {what}"
             raise self.fault(message, TruncatedError, expected=f"{length} bytes", found=f"{len(data)}")
         self._at += length
-        self._line_feed()
+        self._pass_line_feed()
         return data
 
     def read_elements(self, element: ElementType, count: int) -> Span | TextSpan:
@@ -205,13 +210,13 @@ class TextInput(Window):
         what = f"elements of type {element.name}"
         if element.itemsize == 1:
             return self._read_bytes(count, what)
-        self.require(count, 2, what)  # bytes at least: a digit and a space
+        self.require(count, least_bytes=2, what=what)  # a digit and a space
         start = self.position
         if not count:
             return TextSpan(self.source, start, 0)
         is_plain = self._pass_numbers(count, what)
         end = self.position
-        self._line_feed()
+        self._pass_line_feed()
         is_float = element.code[0] == "f"
         # No storage is searched once a number has shown the digits: a sample of each of many would take long.
         if self.rounded is None and is_float:
@@ -225,12 +230,12 @@ class TextInput(Window):
             count: how many.
             what: describes them in errors.
         """
-        self.require(count, 1, what)
-        span = Span(self.source, self.position, 1)
+        self.require(count, least_bytes=1, what=what)
+        span = Span(self.source, self.position, width=1)
         if count:  # Lua Torch writes no line feed behind none
-            self._require_line_feeds(what)
+            self._refuse_carriage_returns(what)
             self.position += count
-            self._line_feed()
+            self._pass_line_feed()
         return span
 
     def _learn_digits_of_elements(self, text: bytes, element: ElementType) -> None:
@@ -240,7 +245,8 @@ class TextInput(Window):
             text: the beginning of its elements, whose last word may be cut off.
             element: their type, of floats of 4 or 8 bytes.
         """
-        for token in text.split()[:-1]:
+        whole_words = text.split()[:-1]
+        for token in whole_words:
             value = float(token) if _NUMBER.match(token) else math.nan  # a NaN shows nothing
             if element.itemsize == 8:
                 self._learn_digits(token, value, exact_digits=tags.FULL_DIGITS)
@@ -251,12 +257,14 @@ class TextInput(Window):
                 return
 
     def _learn_digits(self, token: bytes, value: float, exact_digits: int) -> None:
-        """Set `rounded`, whether numbers have 6 digits, by one; not if 6 digits are the same text as all.
+        """Set `rounded`, whether the file's numbers have 6 digits, by one number; leave it if that shows nothing.
+
+        It shows nothing if 6 digits and all digits are the same text, as for `0.5`.
 
         Args:
             token: the text of the number in the file.
             value: the number.
-            exact_digits: with which numbers of its type are written exactly.
+            exact_digits: how many digits a number of its type needs to be written exactly.
         """
         is_nan = value != value
         is_short_integer = token.isdigit() and len(token) <= tags.OLD_DIGITS  # spares most numbers the formatting
@@ -267,14 +275,14 @@ class TextInput(Window):
             self.rounded = token == short
 
     def _pass_numbers(self, count: int, what: str) -> bool:
-        """Move behind `count` numbers, looking only at where words end and which bytes there are.
+        """Move behind `count` numbers, which are not converted: line by line if these are plain, else word by word.
 
         Args:
             count: how many.
             what: describes them in errors.
 
         Returns:
-            Whether all are plain, as C on this system prints them; others are as `_OTHERS_NUMBER`.
+            Whether all are plain, as C on this system prints them; others match `_OTHERS_NUMBER`.
         """
         are_plain = True
         while count:
@@ -284,10 +292,13 @@ class TextInput(Window):
                     raise self.fault(f"the file ends inside {what}", TruncatedError, found=f"{count} missing")
             passed = self._pass_plain_line(count)
             if not passed:
-                # Word by word to the end of what was looked at, so that nothing is looked at again and again.
+                # Word by word to the end of this line, or of the window: so much was looked at, and is not once more. A
+                # line feed at the position is white space before a word; there may be one number a line, so that many
+                # are passed at once, to the end of the window.
                 line_end = self._window.find(b"\n", self._at)
-                stop = self._base + (line_end if line_end > self._at else len(self._window))
-                passed, words_are_plain = self._pass_words(count, stop, what)
+                is_in_line = line_end > self._at
+                stop_in_window = line_end if is_in_line else len(self._window)
+                passed, words_are_plain = self._pass_words(count, self._base + stop_in_window, what)
                 are_plain = are_plain and words_are_plain
             count -= passed
         return are_plain
@@ -296,13 +307,14 @@ class TextInput(Window):
         """Move behind a line of numbers with one space between, as Lua Torch writes them; return how many they are.
 
         Of a line that goes on after the window, the words that are whole are passed. Nothing is passed, and 0 returned,
-        if the line has anything else, or more numbers.
+        if the line has anything else, or more numbers. Its line feed is not passed.
 
         Args:
             count: how many numbers are passed at most.
         """
         window = self._window
         line_end = window.find(b"\n", self._at)
+        # Without it in the window, the last word of that may be cut off: up to the space before it.
         end = line_end if line_end >= 0 else window.rfind(b" ", self._at)
         has_space = window.startswith(b" ", self._at)  # between the words passed before and these
         start = self._at + 1 if has_space else self._at
@@ -316,7 +328,7 @@ class TextInput(Window):
         return words
 
     def _pass_words(self, most: int, stop: int, what: str) -> tuple[int, bool]:
-        """Move behind at least one number, and those that begin before an offset; check each to be a number.
+        """Move behind one number, and all that begin before an offset; check of each word that it is a number.
 
         Args:
             most: how many numbers are passed at most.
@@ -445,23 +457,27 @@ class TextWriter:
         self.output.write(b"\n")
 
     def _write_numbers(self, storage: Storage) -> None:
-        """Write a storage's elements as numbers with one space between, and count the NaNs that lose bits by it."""
+        """Write a storage's elements as numbers with one space between; count in `plain_nans` those that lose bits."""
         decimals = decimal_text()
         digits = self.layout.digits if storage.element.itemsize == 8 else self._float_digits
         is_first = True
         for array in array_chunks(storage):
-            text: bytes | None
             if array.dtype.kind == "f":
                 self.plain_nans += decimals.count_odd_nans(array)
-                if array.itemsize == 2:  # Torch's halves have one nan, without a sign; others keep theirs: `-nan`
-                    array = np.where(np.isnan(array), np.float16(np.nan), array)
-                text = decimals.format_floats(array, digits)
-                if text is None:  # numbers that the fast conversion leaves to C's
-                    text = _formatted_by_c(array, digits)
+                text = _formatted_floats(array, digits)
             else:
                 text = decimals.format_integers(array)
             self.output.write(text if is_first else b" " + text)
             is_first = False
+
+
+def _formatted_floats(array: np.ndarray, digits: int) -> bytes:
+    """Return floats as C's `%.{digits}g` prints them, with one space between."""
+    if array.itemsize == 2:  # Torch's halves have one nan, without a sign; others keep theirs: `-nan`
+        array = np.where(np.isnan(array), np.float16(np.nan), array)
+    text = decimal_text().format_floats(array, digits)
+    # There is none where the fast conversion does not pay, as for many infinities, and without numpy.
+    return _formatted_by_c(array, digits) if text is None else text
 
 
 def _formatted_by_c(array: np.ndarray, digits: int) -> bytes:

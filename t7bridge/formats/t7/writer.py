@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, count
 from typing import IO, TYPE_CHECKING
 
-from ...data import collector_paused
+from ...data import collector_paused, define
 from ...errors import T7BridgeError, UnsupportedError, WriteError
 from ...graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ...graph.storage import Storage
@@ -39,25 +39,41 @@ def _keys_and_values(value: Value) -> tuple[list[Value] | None, list[Value]]:
     return None, [value.upvalues]  # a LuaFunction
 
 
-def _step(value: Value, halves: int) -> str:
-    """Return the step of a path, for errors, from an object to what was being written inside it; empty for its fields.
+@define(eq=False)
+class _Unfinished:
+    """An object that is being written: its start is written, and some of the keys and values inside it.
 
-    Args:
+    Attributes:
         value: the object.
-        halves: as of `T7Writer._halves`; 0 if nothing inside it was begun.
+        keys: all keys inside it; `None` for one whose values have none.
+        values: all values inside it.
+        next_entry: place, 0-based, of the entry to go on with.
+        is_key_begun: whether to go on with the value of that entry, as its key is written, or being written.
     """
-    if not halves:
-        return ""
-    place = (halves - 1) // 2  # of the key or value, 0-based
-    keys, _ = _keys_and_values(value)
-    if keys is not None:
-        is_key = halves % 2 == 1
-        return f"<key {step_name(keys[place])}>" if is_key else step_name(keys[place])
-    if isinstance(value, TdsVec):
-        return f"[{place + 1}]"
-    if isinstance(value, Tensor):
-        return ".storage"
-    return "<upvalues>" if isinstance(value, LuaFunction) else ""
+
+    value: Value
+    keys: list[Value] | None
+    values: list[Value]
+    next_entry: int = 0
+    is_key_begun: bool = False
+
+    def step(self) -> str:
+        """Return the step of a path, for errors, from the object to what is being written inside it.
+
+        Empty for the table of fields of an object, and if nothing inside was begun.
+        """
+        if self.keys is not None and self.is_key_begun:
+            return f"<key {step_name(self.keys[self.next_entry])}>"
+        entry = self.next_entry - 1  # whose value was begun
+        if entry < 0:
+            return ""
+        if self.keys is not None:
+            return step_name(self.keys[entry])
+        if isinstance(self.value, TdsVec):
+            return f"[{entry + 1}]"
+        if isinstance(self.value, Tensor):
+            return ".storage"
+        return "<upvalues>" if isinstance(self.value, LuaFunction) else ""
 
 
 def _stream_for(output: Output, layout: T7Layout) -> BinaryWriter | TextWriter:
@@ -106,10 +122,8 @@ class T7Writer:
         self.places: dict[int, Storage] = {}
         self._has_numbered = False
         """Whether an object has received a number."""
-        self._inside: list[Value] = []
-        """The values being written, each inside the one before."""
-        self._halves: list[int] = []
-        """For each of them how many keys and values, the two halves of an entry, are written or being written."""
+        self._stack: list[_Unfinished] = []
+        """The objects being written, each inside the one before. After an error it stays as it was then."""
         first_free_number = max(self.layout.numbers, default=0) + 1
         self._next_numbers = chain(self.layout.numbers, count(first_free_number))
         """The numbers of the objects still to be written: the layout's, and after these the free ones."""
@@ -197,34 +211,29 @@ class T7Writer:
             if can_be_headless(value):
                 write_headless(self, value)
                 return
-        # A value in a payload is written inside those that are being written. Otherwise only an error has left any.
-        outer_values = len(self._inside) if self._payload_depth else 0
-        del self._inside[outer_values:], self._halves[outer_values:]
+        if not self._payload_depth:  # a value in a payload is inside those on the stack
+            self._stack.clear()
         try:
-            self._write_tree(value, outer_values)
+            self._write_tree(value)
         except T7BridgeError as error:
             if not error.path:
-                error.path = "root" + "".join(map(_step, self._inside, self._halves))
+                error.path = "root" + "".join(unfinished.step() for unfinished in self._stack)
             raise
         self._flush_own_output()
 
     @collector_paused()
-    def _write_tree(self, value: Value, outer_values: int) -> None:
-        """Write with an explicit stack, at any nesting depth.
-
-        Args:
-            value: to write, with everything inside it.
-            outer_values: how many values are being written around it, which stay on the stack.
-        """
+    def _write_tree(self, value: Value) -> None:
+        """Write a value with everything inside it; an explicit stack, not calls of Python, allows any nesting depth."""
+        outer_objects = len(self._stack)  # those around a payload that the value is part of
         next_value: tuple[Value] | None = (value,)
         while next_value is not None:
             (value,) = next_value
             if self._open(value):
-                self._inside.append(value)
-                self._halves.append(0)
+                keys, values = _keys_and_values(value)
+                self._stack.append(_Unfinished(value, keys, values))
             else:
                 self._forget_number(value)
-            next_value = self._continue(outer_values)
+            next_value = self._continue(outer_objects)
 
     def _forget_number(self, value: Value) -> None:
         """Forget the number of an object that is complete, if each is written again wherever it occurs.
@@ -234,27 +243,27 @@ class T7Writer:
         if not self._referenced:
             self._numbers.pop(value, None)
 
-    def _continue(self, outer_values: int) -> tuple[Value] | None:
-        """Continue the innermost value up to the next one inside it; those that have no more are complete.
+    def _continue(self, outer_objects: int) -> tuple[Value] | None:
+        """Write on, from the innermost object outwards, up to the next value that has to be opened.
+
+        Objects that are written completely leave the stack.
 
         Args:
-            outer_values: how many values on the stack are not continued.
+            outer_objects: how many objects on the stack are left as they are.
 
         Returns:
-            The next value, in a tuple, as it may be `None` itself; `None` if all that are continued are complete.
+            The next value, in a tuple, as it may be `None` itself; `None` if all other objects are complete.
         """
-        inside, halves = self._inside, self._halves
-        while len(inside) > outer_values:
-            keys, values = _keys_and_values(inside[-1])
-            next_value = self._write_scalars(keys, values, halves[-1])
+        stack = self._stack
+        while len(stack) > outer_objects:
+            next_value = self._write_scalars(stack[-1])
             if next_value is not None:
                 return next_value
-            halves.pop()
-            self._forget_number(inside.pop())
+            self._forget_number(stack.pop().value)
         return None
 
     def _open(self, value: Value) -> bool:
-        """Write a value, or its start; return whether values inside it are still to be written."""
+        """Write a scalar, or the start of an object; return whether values inside it are still to be written."""
         stream = self._stream
         if type(value) is Table:  # by far the most of those that come here, and spared the questions below
             return self._open_object(value)
@@ -291,7 +300,7 @@ class T7Writer:
         self._stream.write_number(number)
 
     def _number_of(self, value: Value) -> int | None:
-        """Return the number of an object that was written before, or is being written."""
+        """Return the number of an object that was written before, or is being written; `None` for any other."""
         number = self._numbers.get(value)
         if number is not None and not self._referenced:
             raise WriteError("a cycle cannot be written without references")
@@ -309,7 +318,8 @@ class T7Writer:
         if tag == tags.FUNCTION_WITHOUT_INDEX:
             # Such a function has no number, and is written wherever it occurs.
             stream.write_int(tag)
-            return self._write_function(value)
+            self._write_bytecode(value)
+            return True  # its upvalues follow
         number = self._number_of(value)
         if number is not None:
             stream.write_ints(tag, number)
@@ -319,7 +329,8 @@ class T7Writer:
             return True
         if isinstance(value, LuaFunction):
             stream.write_ints(tag, self._new_number(value))
-            return self._write_function(value)
+            self._write_bytecode(value)
+            return True  # its upvalues follow
         name = self._class_name(value)  # before anything is written, as it may be refused
         stream.write_ints(tag, self._new_number(value))
         return self._open_torch(value, name)
@@ -434,25 +445,23 @@ class T7Writer:
         finally:
             self._payload_depth -= 1
 
-    def _write_scalars(self, keys: list[Value] | None, values: list[Value], halves: int) -> tuple[Value] | None:
-        """Write keys and values of an object, up to the next that is neither a number nor a short string.
-
-        Args:
-            keys: the keys; `None` for an object whose values have none.
-            values: the values.
-            halves: how many of the keys and values, the two halves of an entry, are written.
+    def _write_scalars(self, unfinished: _Unfinished) -> tuple[Value] | None:
+        """Write keys and values inside an object, up to the next that is neither a number nor a short string.
 
         Returns:
-            A tuple of the next one, which `_halves` counts as being written; `None` if all are written.
+            That one, which the object then has as begun, in a tuple, as it may be `None` itself; `None` if there is
+            none.
 
         Raises:
             WriteError: a key is nil or nan.
         """
         stream = self._stream
-        for place in range(halves // 2, len(values)):
-            is_key_written = halves > 2 * place
+        keys = unfinished.keys
+        values = unfinished.values
+        is_key_written = unfinished.is_key_begun
+        for entry in range(unfinished.next_entry, len(values)):
             if keys is not None and not is_key_written:
-                key = keys[place]
+                key = keys[entry]
                 if type(key) is bytes and len(key) < _SHORT_STRING:
                     stream.write_string(key)
                 elif key is None or key != key:
@@ -460,23 +469,25 @@ class T7Writer:
                 elif type(key) is float:
                     stream.write_number(key)
                 else:
-                    self._halves[-1] = 2 * place + 1
+                    unfinished.next_entry = entry
+                    unfinished.is_key_begun = True
                     return (key,)
-            value = values[place]
+            is_key_written = False  # that of the next entry
+            value = values[entry]
             if type(value) is float:
                 stream.write_number(value)
             elif type(value) is bytes and len(value) < _SHORT_STRING:
                 stream.write_string(value)
             else:
-                self._halves[-1] = 2 * place + 2
+                unfinished.next_entry = entry + 1
+                unfinished.is_key_begun = False
                 return (value,)
         return None
 
-    def _write_function(self, function: LuaFunction) -> bool:
-        """Write the bytecode of a function; return that its upvalues are still to be written."""
+    def _write_bytecode(self, function: LuaFunction) -> None:
+        """Write the bytecode of a function, with its length."""
         self._stream.write_int(len(function.code))
         self._stream.write_raw(function.code)
-        return True
 
     def _write_tensor(self, tensor: Tensor) -> None:
         """Write a tensor up to its storage.

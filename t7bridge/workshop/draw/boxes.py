@@ -1,7 +1,6 @@
 """The boxes and arrows of a drawing, with the sizes of their texts; all lengths are in pixels.
 
-The layouts (`layout`, `columns`, `graphs`, `layers`) place the boxes inside a box relative to it, and then make it
-enclose them.
+The layout (`layout`, `layers`) places the boxes inside a box relative to it, and then makes it enclose them.
 """
 
 from __future__ import annotations

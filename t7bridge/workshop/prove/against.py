@@ -33,11 +33,11 @@ from ...nn.state_dict import state_dict
 from ...torchmodules.build import copy_module, live_module, load_weights, make_module
 from ...torchmodules.factories import Factory
 from .judge import judged
-from .layer import LiveLayer, NotRunError, doubles, first_line, in_double, to_doubles, to_torch
-from .nodes import Node
+from .layer import LiveLayer, NotRunError, first_line, flat, in_double, to_doubles, to_torch
+from .nodes import Node, element_counts
 from .proof import AGREES, DIFFERS, NOT_RECORDED, LayerProof, Proof, Subject
+from .recorded import Recorded, is_complete, own_parameters, recorded
 from .rounding import UNIT, unit_of
-from .runs import Recorded, is_complete, own_parameters, recorded
 from .two_models import TwoModels
 
 FACTOR_OF_WHOLE = 10.0
@@ -65,19 +65,20 @@ def recorded_values(value: Value, name: str, at: str | None, limits: Limits) -> 
         entry = layer_of(module.class_name)
         if entry is None or entry.kind != "criterion":
             proof.layers += judged(module, path, limits)
-            proof.layers += _not_run(module, path, {layer.path for layer in proof.layers}, limits)
+            proof.layers += _not_run(module, path, proof.layers, limits)
     return proof
 
 
-def _not_run(module: TorchObject, path: str, listed: set[str], limits: Limits) -> list[LayerProof]:
+def _not_run(module: TorchObject, path: str, judged_layers: list[LayerProof], limits: Limits) -> list[LayerProof]:
     """Return the layers of a model that are in no run as not recorded, without containers and unknown classes.
 
     Args:
         module: the model.
         path: its path.
-        listed: the paths of the layers that have a verdict; those returned are added.
+        judged_layers: those that have a verdict; each path is returned once, and none of these.
         limits: resource limits.
     """
+    listed = {layer.path for layer in judged_layers}
     layers = []
     for place in Places(module, path, limits):
         if place.layer is None or place.layer.children or place.path in listed:
@@ -191,11 +192,11 @@ def _verdict_on_whole(subject: Subject, inputs: Recorded, wanted: Recorded, labe
     except (NotRunError, T7BridgeError) as error:
         proof.reason = f"{label}: {error}"
         return proof
-    expected = doubles(to_torch(wanted))
+    expected = list(flat(to_torch(wanted)))
     difference = node.compare(expected, FACTOR_OF_WHOLE)
     proof.verdict = AGREES if difference.is_within_limit else DIFFERS
     proof.reason = "; ".join(filter(None, (label, difference.reason)))
-    proof.set_numbers(difference, expected)
+    proof.set_numbers(difference, compared=sum(element_counts(expected)))
     return proof
 
 
@@ -289,7 +290,7 @@ def _from_file(reference: Any, path: str, name: str, limits: Limits) -> tuple[nn
         ModelError: it has no model, or only weights.
     """
     document = formats.open(reference, limits=limits)
-    if document.spec.values == formats.LUA:
+    if document.spec.values == formats.LUA:  # a `.t7`
         value = document.value
         if isinstance(value, Table) and ("input" in value or "output" in value):
             return value, path
@@ -315,11 +316,12 @@ def _from_folder(path: str) -> nn.Module:
     spec = importlib.util.spec_from_file_location("t7bridge_model_of_folder", source)
     if spec is None or spec.loader is None or not os.path.exists(source):
         raise ModelError("the folder holds no model.py", file=path)
-    add_input(source)
+    add_input(source)  # no output of the call may replace it
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         model: nn.Module = module.load()
+        # A recurrent one written by `module` returns its state, too; Lua's, with which it is compared, does not.
         model.register_forward_hook(_without_state)
     except Exception as error:  # the user's code may raise anything
         text = f"{type(error).__name__}: {first_line(error)}"

@@ -1,7 +1,8 @@
-"""Inputs of layers that follow from their own fields, where no layer's output is their input. May import graph.
+"""Inputs of layers that follow from their own fields, where no layer's output is their input.
+Convolutions keep the unfolding of theirs: a matrix with a column for each place of the kernel, of all pixels under it.
 
-The CPU's convolutions keep their unfolded input; the rows of a lookup table are found in its output; the input of a
-linear layer with more outputs than inputs is solved for.
+The rows of a lookup table are found in its output. The input of a linear layer with more outputs than inputs is solved
+for. May import graph.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...data import define
 from ...graph.tensor import Tensor
 from ...nn.registry import in_lua_of
 from .layer import Compute, LiveLayer, RefusedError, Values, outputs, to_doubles
-from .runs import Recorded
+from .recorded import Recorded
 
 FROM_FIELD = "its input was computed from its own fields"
 FROM_OUTPUT = "its input was computed from its output, which has more numbers"
@@ -86,10 +87,10 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
         return Derived(rows, FROM_FIELD) if rows is not None else None
     if type(layer.module) is nn.Linear and is_intact and _is_solvable(layer, to_doubles(output)):
         return Derived(to_doubles(output), FROM_OUTPUT, nearest_outputs)
-    matrix = layer.obj.get("finput")
-    if facts.unfolds and isinstance(matrix, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
+    unfolding = layer.obj.get("finput")
+    if facts.unfolds and isinstance(unfolding, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
         # Of the output only the sizes are used, which one that was overwritten has, too.
-        image = _folded(layer.module, to_doubles(matrix), to_doubles(output))
+        image = _image_of_unfolding(layer.module, to_doubles(unfolding), to_doubles(output))
         return Derived(image, FROM_FIELD) if image is not None else None
     return None
 
@@ -151,7 +152,7 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
         layer: the layer, of more outputs than inputs.
         value: the recorded output, whose last dimension is that of the features.
     """
-    # Weights with errors of rounding take the place of the layer's own.
+    # In a run with errors, `tensors` has the weights with these, which take the place of the layer's own.
     tensors = {**dict(layer.module.named_parameters()), **layer.tensors}
     weight = tensors["weight"].double()
     bias = tensors.get("bias", torch.zeros(())).double()
@@ -161,126 +162,123 @@ def nearest_outputs(layer: LiveLayer, value: Values) -> list[torch.Tensor]:
     return [((weight @ inputs).T + bias).reshape(output.shape)]
 
 
-def _folded(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return the image whose unfolding is recorded; `None` if that is of another image than the output.
-
-    A convolution is a product of matrices: of its weights, and of the unfolding, a column with all pixels under the
-    kernel for each of its places.
+def _image_of_unfolding(conv: Any, unfolding: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Return the image whose unfolding a convolution keeps; `None` if that is of another image than the output.
 
     Args:
         conv: the live convolution.
-        matrix: the unfolding: (channels * positions in the kernel, places of the kernel), before it perhaps a batch.
+        unfolding: (channels * positions in the kernel, places of the kernel), before it perhaps a batch.
         output: the recorded output, (channels, places...), before it perhaps a batch.
 
     Raises:
         RefusedError: it is the unfolding by another padding or other strides than those of the file.
     """
-    columns = _columns(conv, matrix, output)
-    if columns is None:
-        return None
-    image = _fold(columns, conv.kernel_size, conv.stride, conv.padding)
-    if image is None:
-        _check_options(conv, columns)
-        return None
-    batch = output.shape[: output.dim() - len(conv.kernel_size) - 1]
-    return image.reshape(*batch, conv.in_channels, *image.shape[2:])
-
-
-def _columns(conv: Any, matrix: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return an unfolding as `_fold` takes it; `None` if it is too large, or of another image than the output.
-
-    Args:
-        conv: the live convolution.
-        matrix: the unfolding in the file; see `_folded`.
-        output: the recorded output, of which only the shape counts; see `_folded`.
-    """
-    kernel = conv.kernel_size
-    rank = len(kernel)
+    rank = len(conv.kernel_size)
+    if output.dim() not in (rank + 1, rank + 2):
+        return None  # it is not the output of a convolution
     places = output.shape[-rank:]
-    batch = output.shape[: output.dim() - rank - 1]  # without the dimension of the channels
-    count = prod(batch) * conv.in_channels * prod(kernel) * prod(places)
-    if len(batch) > 1 or count > _MOST_ELEMENTS:  # an output of a batch has one dimension more, at most
+    batch = output.shape[: -rank - 1]  # without the dimension of the channels
+    positions = prod(conv.kernel_size)
+    count = prod(batch) * conv.in_channels * positions * prod(places)
+    if count > _MOST_ELEMENTS:
         return None
     # Of another pass: the buffer has what the last one unfolded.
-    if matrix.numel() != count or matrix.shape[-1] != prod(places):
+    if unfolding.numel() != count or unfolding.shape[-1] != prod(places):
         return None
-    return matrix.reshape(-1, prod(kernel), *places)
+    # Each channel is unfolded alone: it counts as an image.
+    unfolding_by_channels = unfolding.reshape(-1, positions, *places)
+    images = _images_of_unfolding(unfolding_by_channels, conv.kernel_size, conv.stride, conv.padding)
+    if images is None:
+        _refuse_other_options(conv, unfolding_by_channels)
+        return None
+    extents = images.shape[2:]
+    return images.reshape(*batch, conv.in_channels, *extents)
 
 
-def _check_options(conv: Any, columns: torch.Tensor) -> None:
-    """Refuse an unfolding by another padding or other strides: the fields were changed after the pass.
+def _refuse_other_options(conv: Any, unfolding: torch.Tensor) -> None:
+    """Refuse an unfolding by another padding, or by other strides: the fields were changed after the pass.
+
+    Nothing happens if it is that of no image by any of those that are tried.
 
     Args:
         conv: the live convolution.
-        columns: see `_fold`; those of no image by the padding and the strides of `conv`.
+        unfolding: by channels; see `_images_of_unfolding`.
 
     Raises:
-        RefusedError: they are those of an image by another padding, or by other strides.
+        RefusedError: it is such an unfolding.
     """
     kernel = conv.kernel_size
     rank = len(kernel)
     for padding in product(_OTHER_PADDINGS, repeat=rank):
-        if _fold(columns, kernel, conv.stride, padding) is not None:
+        if _images_of_unfolding(unfolding, kernel, conv.stride, padding) is not None:
             raise RefusedError("its unfolded input has another padding")
     for strides in product(_OTHER_STRIDES, repeat=rank):
-        if _fold(columns, kernel, strides, conv.padding) is not None:
+        if _images_of_unfolding(unfolding, kernel, strides, conv.padding) is not None:
             raise RefusedError("its unfolded input has other steps")
 
 
-def _fold(columns: Any, kernel: Any, strides: Any, padding: Any) -> torch.Tensor | None:
-    """Return the images with this unfolding; `None` if there are none, because positions that are one pixel differ.
+def _images_of_unfolding(unfolding: Any, kernel: Any, strides: Any, padding: Any) -> torch.Tensor | None:
+    """Return the images of one channel that have an unfolding; `None` if there are none.
 
-    `None`, too, for strides and paddings that no convolution has, and for images that are much larger.
+    There are none if elements of the unfolding that are one pixel differ. `None`, too, for strides and paddings that no
+    convolution has, and for images that are much larger.
 
     Args:
-        columns: the unfolding: (images and channels, positions in the kernel, places of the kernel...).
+        unfolding: by channels: (images * channels, positions in the kernel, places of the kernel...).
         kernel: extents of the kernel, of two or three dimensions.
         strides: of the kernel.
         padding: pixels of zeros at each side.
 
     Returns:
-        The images, (images and channels, 1, extents...), with zeros where no place of the kernel reads.
+        The images, (images * channels, 1, extents...), with zeros where no place of the kernel reads.
     """
-    if min(strides) < 1 or min(padding) < 0 or _is_much_larger(columns, kernel, strides):
+    if min(strides) < 1 or min(padding) < 0 or _is_much_larger(unfolding, kernel, strides):
         return None
     scatter, gather = _SCATTER_AND_GATHER[len(kernel)]
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
-    pixels = torch.eye(columns.shape[1], dtype=columns.dtype).reshape(-1, 1, *kernel)
-    times_read = scatter(torch.ones_like(columns[:1]), pixels, stride=strides)
-    # A pixel is the mean of all positions that read it. If these differ, the image has another unfolding.
-    padded_image = scatter(columns, pixels, stride=strides) / times_read.clamp(min=1)
-    image = _without_padding(padded_image, strides, padding)
-    if image is None:
+    pixels = torch.eye(unfolding.shape[1], dtype=unfolding.dtype).reshape(-1, 1, *kernel)
+    times_read = scatter(torch.ones_like(unfolding[:1]), pixels, stride=strides)
+    # Each pixel is the mean of the elements that are this pixel.
+    padded_images = scatter(unfolding, pixels, stride=strides) / times_read.clamp(min=1)
+    images = _without_padding(padded_images, strides, padding)
+    if images is None:
         return None
-    unfolding = gather(image, pixels, stride=strides, padding=padding)
-    is_same = unfolding.shape == columns.shape and torch.allclose(unfolding, columns, rtol=1e-12, atol=0)
-    return image if is_same else None
+    # If these elements differ, or a pixel of the padding is not zero, the images have another unfolding.
+    unfolding_of_images = gather(images, pixels, stride=strides, padding=padding)
+    is_same_shape = unfolding_of_images.shape == unfolding.shape
+    return images if is_same_shape and torch.allclose(unfolding_of_images, unfolding, rtol=1e-12, atol=0) else None
 
 
-def _is_much_larger(columns: torch.Tensor, kernel: Any, strides: Any) -> bool:
-    """Return whether images are much larger than their unfolding, as where windows do not overlap; see `_fold`."""
-    count, _, *places = columns.shape
+def _is_much_larger(unfolding: torch.Tensor, kernel: Any, strides: Any) -> bool:
+    """Return whether images are much larger than their unfolding, as where the kernel leaves out most pixels.
+
+    Args:
+        unfolding: by channels; see `_images_of_unfolding`.
+        kernel: extents of the kernel.
+        strides: of the kernel.
+    """
+    count, _, *places = unfolding.shape
     extents = [(place - 1) * stride + size for place, stride, size in zip(places, strides, kernel)]
     elements: int = count * prod(extents)
-    return elements > _MOST_TIMES_LARGER * columns.numel()
+    return elements > _MOST_TIMES_LARGER * unfolding.numel()
 
 
-def _without_padding(padded_image: torch.Tensor, strides: Any, padding: Any) -> torch.Tensor | None:
+def _without_padding(padded_images: torch.Tensor, strides: Any, padding: Any) -> torch.Tensor | None:
     """Return images without the zeros at their sides; `None` if nothing is left of them.
 
     A kernel may leave the last pixels of a row unread, fewer than a stride: they are added, as zeros, so that the image
     is the largest one that has this unfolding.
 
     Args:
-        padded_image: the images as far as a kernel reads them, (images and channels, 1, extents...).
+        padded_images: the images as far as a kernel reads them, (images * channels, 1, extents...).
         strides: of the kernel.
         padding: pixels of zeros at each side.
     """
     added: list[int] = []  # pixels before and behind each dimension, the last one first; below 0 they are removed
-    for size, stride, pad in zip(padded_image.shape[2:], strides, padding):
+    for size, stride, pad in zip(padded_images.shape[2:], strides, padding):
         before = -pad
         behind = stride - 1 - pad
         if size + before + behind < 1:
             return None
         added = [before, behind, *added]
-    return F.pad(padded_image, added)
+    return F.pad(padded_images, added)

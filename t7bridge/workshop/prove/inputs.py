@@ -1,8 +1,13 @@
-"""Inputs that two models may accept, guessed from the layers that their inputs enter. May import graph and nn."""
+"""Inputs that two models may accept, guessed from the layers that their inputs enter.
+A value is named by its origin: its way from the input of the model, such as (1, 0) for element 0 of element 1.
+
+May import graph and nn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 from attrs import evolve
@@ -20,8 +25,8 @@ from ...nn.registry import in_lua_of, like_of, traits_of
 from ...nn.state_dict import state_dict
 from ...nn.walk import FLOW_ERRORS, narrowed
 from .layer import LiveLayer
+from .recorded import recorded
 from .rounding import UNIT
-from .runs import recorded
 
 Spec = Any
 """Example inputs as `nn.example` has them, or `None` where they are not known."""
@@ -33,20 +38,22 @@ _MOST_ELEMENTS = 64
 """Maximum number of elements of a list of inputs."""
 _STEPS = 3
 """Elements of a list of steps, and steps of a sequence, whose number a model leaves open."""
+_MOST_NUMBERS = 1 << 27
+"""Maximum number of elements of a tensor that is guessed: 1 GiB in double precision."""
 _MOST_VALUES = 1_000
 """Maximum number of elements, and of values computed from them, that are told apart."""
 _MOST_MODULES = 10_000
 """Maximum number of modules visited."""
-_MOST_BEHIND = 4
+_MOST_GUESSED_FROM = 4
 """Maximum number of layers in a row that do not say what they take."""
 Origin = tuple[int, ...]
-"""A value that is the input of the model, or in it: the indices of elements that lead to it, from 0."""
+"""A value by its way from the input of the model: the index of an element, from 0, or one of the two steps below."""
 _THE_INPUT: Origin = ()
-_EACH = -1_000_001
-"""In an origin: every element of a list of any length."""
-_BEHIND = -1_000_002
-"""In an origin: the output of a layer that the value before is the input of, where the layer's fields do not tell what
-it takes. What the next layer takes is a guess of that."""
+_EACH_ELEMENT = -1_000_001
+"""A step of an origin: every element of a list of any length."""
+_OUTPUT_OF_TAKER = -1_000_002
+"""A step of an origin: the output of a layer that takes the value, and whose own fields do not tell what it takes. What
+the next layer takes is a guess of that."""
 _BATCH = 2
 """Examples of a guessed input."""
 _TOKENS = 5
@@ -82,76 +89,110 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
     try:
         entered(plan, Kind("any", origin=_THE_INPUT))
     except (*FLOW_ERRORS, RecursionError):
+        return None  # a flow needs to know more of the input, or modules are nested too deep
+    return entered.hints.example(_THE_INPUT)
+
+
+class _Hints:
+    """What a model tells of its input, and of the values that its layers take from it, by their origins."""
+
+    def __init__(self) -> None:
+        self.stated: dict[Origin, Spec] = {}
+        """What the layer that takes a value says of it by its own fields."""
+        self.recorded: dict[Origin, Spec] = {}
+        """Inputs of the sizes that the file records."""
+        self.next_steps: dict[Origin, set[int]] = {}
+        """For each value the steps by which the origins of other values go on from it."""
+        self.same_shape_as: dict[Origin, Origin] = {}
+        """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
+
+    def add(self, origin: Origin) -> None:
+        """Note that a layer takes a value: for each value on the way to it, by which step the way goes on.
+
+        Of (1, 0), element 0 of element 1, that is 1 for `_THE_INPUT`, and 0 for (1,).
+        """
+        for length, step in enumerate(origin):
+            self.next_steps.setdefault(origin[:length], set()).add(step)
+
+    def add_same_shape(self, origins: list[Origin], shortest: Origin) -> None:
+        """Note that values have the shape of the one with the shortest origin, which is among them."""
+        # A value that refers to another one itself is not referred to: they might ask one another in a circle.
+        if shortest in self.same_shape_as:
+            return
+        for origin in origins:
+            # That a value has the shape of what follows from it, or of itself, says nothing new.
+            follows_from_shortest = origin[: len(shortest)] == shortest
+            if not follows_from_shortest:
+                self.same_shape_as.setdefault(origin, shortest)
+
+    def example(self, origin: Origin, *, may_guess: bool = True, may_ask_same_shape: bool = True) -> Spec:
+        """Return an example of a value; `None` if it is not known.
+
+        The first that says it counts: the layer that takes the value; the layers that take its elements; a value of the
+        same shape; and as guesses the sizes in the file, and the layer behind the one that takes it.
+
+        Args:
+            origin: which value.
+            may_guess: whether guesses count.
+            may_ask_same_shape: whether a value of the same shape is asked; False if such a one asks itself, as these
+                might ask one another in a circle.
+        """
+        if origin in self.stated:
+            return self.stated[origin]
+        spec = self._example_by_elements(origin, may_guess, may_ask_same_shape)
+        if spec is None and may_ask_same_shape and origin in self.same_shape_as:
+            spec = self.example(self.same_shape_as[origin], may_guess=may_guess, may_ask_same_shape=False)
+        if spec is not None or not may_guess:
+            return spec
+        if origin in self.recorded:
+            return self.recorded[origin]
+        if _OUTPUT_OF_TAKER in self.next_steps.get(origin, ()):
+            return self.example((*origin, _OUTPUT_OF_TAKER), may_ask_same_shape=may_ask_same_shape)
         return None
-    return entered.example(_THE_INPUT)
+
+    def _example_by_elements(self, origin: Origin, may_guess: bool, may_ask_same_shape: bool) -> list[Spec] | None:
+        """Return a list of examples, if layers take elements of a value, and what each takes is known; else `None`.
+
+        Args:
+            origin: which value.
+            may_guess: see `example`.
+            may_ask_same_shape: see `example`.
+        """
+
+        def example_of_element(step: int) -> Spec:
+            return self.example((*origin, step), may_guess=may_guess, may_ask_same_shape=may_ask_same_shape)
+
+        indices = self.next_steps.get(origin, set()) - {_OUTPUT_OF_TAKER}
+        if indices == {_EACH_ELEMENT}:
+            element = example_of_element(_EACH_ELEMENT)
+            return None if element is None else [element] * _STEPS
+        # An index from the end, or `_EACH_ELEMENT` besides others, both below 0, do not tell the length.
+        if not indices or min(indices) < 0 or max(indices) >= _MOST_ELEMENTS:
+            return None
+        specs = [example_of_element(index) for index in range(max(indices) + 1)]
+        return None if None in specs else specs
 
 
 class _EnteredLayers(Kinds):
-    """Finds the layers that the input of a model enters, and each element of it, and what these take.
+    """Follows a model to the layers that take its input, or a value in it, and notes in `hints` what these take.
 
-    A domain of `nn/walk`: calling it follows the model, and `example` then says what its input is like.
+    A domain of `nn/walk`: a value whose `origin` is set is the input of the model, or in it.
 
     Args:
         side: height and width of images.
+
+    Attributes:
+        hints: what the layers visited so far say.
     """
 
     def __init__(self, side: int) -> None:
         super().__init__(traits_of, _MOST_MODULES)
+        self.hints = _Hints()
         self._side = side
         self._depth = 0
         """How many modules, each inside another, are being visited."""
         self._calls = 0
         """How many modules inside others were called."""
-        self._examples: dict[Origin, Spec] = {}
-        """What the layer that takes a value says of it by its own fields."""
-        self._recorded: dict[Origin, Spec] = {}
-        """Inputs of the sizes that the file records."""
-        self._next_indices: dict[Origin, set[int]] = {}
-        """For each value what follows it in the origins of visited values: indices, `_EACH` or `_BEHIND`."""
-        self._same_shape_as: dict[Origin, Origin] = {}
-        """For a value another one of the same shape, to which it is added, or with which it is multiplied."""
-
-    def example(self, origin: Origin, is_exact: bool = False, is_for_another: bool = False) -> Spec:
-        """Return an input, or an element of it; `None` if it is not known.
-
-        The first that says it counts: the layer that takes the value; the layers that take its elements; a value of the
-        same shape; the sizes in the file; the layer behind the one that takes it.
-
-        Args:
-            origin: which value.
-            is_exact: whether the sizes in the file, and the layer behind, do not count.
-            is_for_another: whether the answer is for another value of the same shape: then no third one is asked.
-        """
-        if origin in self._examples:
-            return self._examples[origin]
-        spec = self._example_by_elements(origin, is_exact, is_for_another)
-        if spec is None and origin in self._same_shape_as and not is_for_another:
-            spec = self.example(self._same_shape_as[origin], is_exact, is_for_another=True)
-        if spec is not None or is_exact:
-            return spec
-        if origin in self._recorded:
-            return self._recorded[origin]
-        if _BEHIND in self._next_indices.get(origin, ()):
-            return self.example((*origin, _BEHIND), is_for_another=is_for_another)
-        return None
-
-    def _example_by_elements(self, origin: Origin, is_exact: bool, is_for_another: bool) -> list[Spec] | None:
-        """Return a list of inputs, if layers take its elements, and what each takes is known; else `None`.
-
-        Args:
-            origin: which value.
-            is_exact: see `example`.
-            is_for_another: see `example`.
-        """
-        indices = self._next_indices.get(origin, set()) - {_BEHIND}
-        if indices == {_EACH}:
-            step = self.example((*origin, _EACH), is_exact, is_for_another)
-            return None if step is None else [step] * _STEPS
-        # An index from the end, or `_EACH` besides others, does not tell the length.
-        if not indices or min(indices) < 0 or max(indices) >= _MOST_ELEMENTS:
-            return None
-        specs = [self.example((*origin, index), is_exact, is_for_another) for index in range(max(indices) + 1)]
-        return None if None in specs else specs
 
     def visit(self, spec: ModuleSpec, kind: Kind) -> Kind:
         """Return the kind of a module's output, and note what it takes if that is the input of the model, or in it.
@@ -162,12 +203,12 @@ class _EnteredLayers(Kinds):
             spec: the module in the plan.
             kind: of its input; its `origin` tells whether that is the input of the model, or in it.
         """
-        is_done = _THE_INPUT in self._examples  # the layer that takes it has said all
-        if is_done or self._depth > _DEEPEST or len(self._next_indices) > _MOST_VALUES:
+        is_done = _THE_INPUT in self.hints.stated  # the layer that takes it has said all
+        if is_done or self._depth > _DEEPEST or len(self.hints.next_steps) > _MOST_VALUES:
             return ANY
         self._depth += 1
         if kind.origin is not None:
-            self._note_origin(kind.origin)
+            self.hints.add(kind.origin)
             output = self._of_input(spec, kind, kind.origin)
         elif traits_of(spec.target).output is fold and kind.items is not None:
             # A sum or product of a list whose elements may be of the input.
@@ -177,16 +218,8 @@ class _EnteredLayers(Kinds):
         self._depth -= 1
         return output
 
-    def _note_origin(self, origin: Origin) -> None:
-        """Note for the input, and for each value on the way to one that a module takes, by which index the way goes on.
-
-        Of (1, 0), element 0 of element 1, that is 1 for `_THE_INPUT`, and 0 for (1,).
-        """
-        for length, index in enumerate(origin):
-            self._next_indices.setdefault(origin[:length], set()).add(index)
-
     def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
-        """Return the kind of the output of a module that takes the input, or an element of it, and note what it takes.
+        """Return the kind of the output of a module that takes the input, or a value in it, and note what it takes.
 
         Args:
             spec: the module.
@@ -195,23 +228,29 @@ class _EnteredLayers(Kinds):
         """
         calls_before = self._calls
         output = self._output_for_input(spec, kind, origin)
-        # What the modules inside have said, where its flow has called them, counts before what its own fields say.
-        example = None if spec.obj is None else _example(spec, spec.obj, self._side)
-        if example is not None and self.example(origin, is_exact=True) is None:
-            self._examples[origin] = example
-        has_called = self._calls > calls_before
-        if not has_called and self.example(origin, is_exact=True) is None:
+        has_called_modules_inside = self._calls > calls_before
+        if spec.obj is not None:
+            # Modules inside that its flow has called have said what they take: that counts more than its own fields.
+            example = _example(spec, spec.obj, self._side)
+            if example is not None and not self._is_stated(origin):
+                self.hints.stated[origin] = example
+        if not has_called_modules_inside and not self._is_stated(origin):
             self._ask_modules_inside(spec, kind)
-        sizes = None if spec.obj is None else _recorded_input(spec.obj)
-        if sizes is not None:
-            # A container is asked after those inside it, which have recorded the same input.
-            self._recorded.setdefault(origin, sizes)
+        if spec.obj is not None:
+            sizes = _recorded_input(spec.obj)
+            if sizes is not None:
+                # A container is asked after those inside it, which have recorded the same input.
+                self.hints.recorded.setdefault(origin, sizes)
         return output
+
+    def _is_stated(self, origin: Origin) -> bool:
+        """Return whether layers that were visited say what a value is, without a guess."""
+        return self.hints.example(origin, may_guess=False) is not None
 
     def _ask_modules_inside(self, spec: ModuleSpec, kind: Kind) -> None:
         """Visit each module inside one of which nobody knows how it calls them, as if it took the input.
 
-        The first that says what it takes decides, as `visit` does nothing from then on.
+        The first that says what it takes decides: what is stated already stays.
 
         Args:
             spec: the module.
@@ -224,7 +263,7 @@ class _EnteredLayers(Kinds):
             self(child, listed([kind, ANY, ANY]) if is_cell else kind)
 
     def _output_for_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
-        """Return the kind of the output of a module that takes the input, or an element of it.
+        """Return the kind of the output of a module that takes the input, or a value in it.
 
         Args:
             spec: the module; if it is a container, those inside are visited.
@@ -240,10 +279,10 @@ class _EnteredLayers(Kinds):
         if facts.flow is not None:
             return super().visit(spec, kind)
         if facts.output is same:
-            return kind  # the next layer says what this one takes
-        if origin.count(_BEHIND) < _MOST_BEHIND and not facts.takes_list:
-            # What the next layer says of this output is a guess of what this one takes.
-            return Kind("any", origin=(*origin, _BEHIND))
+            return kind  # an output of the same shape: the next layer says what this one takes
+        # Of other layers, what the next one says is a guess of what this one takes.
+        if origin.count(_OUTPUT_OF_TAKER) < _MOST_GUESSED_FROM and not facts.takes_list:
+            return Kind("any", origin=(*origin, _OUTPUT_OF_TAKER))
         return ANY
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
@@ -256,13 +295,7 @@ class _EnteredLayers(Kinds):
         if not origins:
             return TENSOR
         shortest = min(origins, key=len)
-        # A value that refers to another one itself is not referred to: they might ask one another in a circle.
-        if shortest not in self._same_shape_as:
-            for origin in origins:
-                # That a value has the shape of what follows from it, or of itself, says nothing new.
-                follows_from_shortest = origin[: len(shortest)] == shortest
-                if not follows_from_shortest:
-                    self._same_shape_as.setdefault(origin, shortest)
+        self.hints.add_same_shape(origins, shortest)
         return Kind("any", origin=shortest)
 
     # The domain, where a value is a part of the input
@@ -289,22 +322,24 @@ class _EnteredLayers(Kinds):
         return ANY if dim is not None and value.origin is not None else super().item(value, index, dim)
 
     def steps(self, value: Kind, apply: Callable[[Kind], Kind]) -> Kind:
-        """Apply a function to every element of a list, in the input to one that is like all of them."""
+        """Apply a function to every element of a list; in the input once, to an element that is like all of them."""
         if value.origin is None:
             return super().steps(value, apply)
-        return many(apply(Kind("any", origin=(*value.origin, _EACH))))
+        return many(apply(Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
 
     def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
-        """Apply a module, or a copy of it, to every element of a list, in the input to one that is like all of them.
+        """Apply a module, or a copy of it, to every element of a list.
+
+        The length of a list in the input is not known: it is applied once there, to an element that is like all.
 
         Args:
             value: the list.
             apply: the function, of the number of the element and the element.
-            different: how many first numbers have a meaning of their own; in the input all elements count as the first.
+            different: how many numbers, from 0, the function tells apart; in the input all elements have number 0.
         """
         if value.origin is None:
             return super().each(value, apply, different)
-        return many(apply(0, Kind("any", origin=(*value.origin, _EACH))))
+        return many(apply(0, Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
 
 
 def _recorded_input(obj: TorchObject) -> Spec:
@@ -347,7 +382,9 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
-    return Example(name="", shape=tuple(extents[axis] for axis in axes))
+    shape = tuple(extents[axis] for axis in axes)
+    # A damaged field may have any number of features.
+    return Example(name="", shape=shape) if prod(shape) <= _MOST_NUMBERS else None
 
 
 def _example_of_tokens(spec: ModuleSpec, first_row: int | None) -> Example | None:

@@ -24,7 +24,7 @@ from ...nn.fields import Fields
 from ...nn.output_shapes import Example, inputs_text
 from ...nn.registry import traits_of
 from ...torchmodules.build import example, live_module
-from .runs import flattened, map_instances
+from .recorded import flattened, map_instances
 
 Values = Any
 """A torch tensor, a float, or a list of these."""
@@ -121,7 +121,7 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 @define(eq=False)
 class LiveLayer:
-    """One Lua module as a PyTorch module in double precision.
+    """One Lua module as a PyTorch module in double precision, which may run with other `tensors` than its own.
 
     Attributes:
         obj: the module in Lua.
@@ -198,6 +198,9 @@ class LiveLayer:
     def _replayed(self, value: Values) -> Values:
         """Return the result of a layer that draws at random with the recorded noise; `None` for any other layer.
 
+        Args:
+            value: the input of the layer; for one that is no tensor, no layer has a rule.
+
         Raises:
             NotRunError: the noise is not recorded, or is of another shape.
         """
@@ -220,7 +223,7 @@ class LiveLayer:
             raise NotRunError("its recorded noise does not match its input") from error
 
     def _changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LiveLayer:
-        """Return the layer with a function applied to its weights and buffers, but not to index tables."""
+        """Return the layer, to be run with a function applied to its weights and buffers, but not to index tables."""
         tensors = {}
         for name, item in (*self.module.named_parameters(), *self.module.named_buffers()):
             # connTable has the numbers of planes, as floats.

@@ -1,4 +1,6 @@
-"""The graph of computations between recorded values: a node is a run of a layer, whose input other nodes may compute.
+"""Nodes: runs of layers that are computed here, whose inputs are recorded, or are computed by other nodes.
+Each is computed in double precision, and in several runs with errors of the precision in which Lua computed: how far
+these are from the first is what rounding explains.
 
 May import graph.
 """
@@ -13,9 +15,11 @@ import torch
 from attrs import field
 
 from ...data import define
+from ...graph.tensor import Tensor
 from .layer import Compute, LiveLayer, NotRunError, RefusedError, Values, outputs
-from .rounding import EXACT, UNIT, Deviation, expected_errors, measure
-from .runs import flattened, map_instances
+from .memory import Region, View
+from .recorded import flattened, map_instances
+from .rounding import FACTOR_OF_DOUBLES, UNIT, Deviation, expected_errors, measure
 
 PERTURBED_RUNS = 4
 """Runs with random errors that estimate the error of rounding; each counts with the mean of all values."""
@@ -29,7 +33,7 @@ class NodeOutput:
 
     Attributes:
         node: the node that computes it.
-        index: of the tensor among the outputs of that node.
+        index: of the tensor among the outputs of that node, from 0.
         shape: as the layer that reads it sees it.
     """
 
@@ -37,16 +41,16 @@ class NodeOutput:
     index: int
     shape: tuple[int, ...]
 
-    def get(self, draw: int | None) -> torch.Tensor:
+    def get(self, error_run: int | None) -> torch.Tensor:
         """Return the computed value.
 
         Args:
-            draw: the number of the run with errors whose value is asked for; `None` for the exact one.
+            error_run: the number of the run with errors whose value is asked for; `None` for the exact one.
 
         Raises:
             RefusedError: its node computed something of another size.
         """
-        values = self.node.values if draw is None else self.node.perturbed[draw]
+        values = self.node.values if error_run is None else self.node.perturbed[error_run]
         if self.index >= len(values) or values[self.index].numel() != prod(self.shape):
             raise RefusedError("another shape than recorded")
         return values[self.index].reshape(self.shape)
@@ -54,11 +58,11 @@ class NodeOutput:
 
 @define(eq=False)
 class Node:
-    """One run of one layer, computed in double precision and several times with errors.
+    """One run of one layer, computed in double precision (`values`) and several times with errors (`perturbed`).
 
     Attributes:
         run_number: the place of the run among all, from 0.
-        unit: unit roundoff of its numbers.
+        unit: unit roundoff of the precision in which Lua computed it.
         layer: the layer; `None` where tensors are only concatenated.
         inputs: its input: recorded tensors, and a `NodeOutput` for each that was overwritten.
         function: what of the layer is computed: its output, or the gradient with respect to its input.
@@ -83,7 +87,7 @@ class Node:
         """
         self.values = self.compute()
         # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
-        self.perturbed = [self.compute(draw) for draw in range(PERTURBED_RUNS)]
+        self.perturbed = [self.compute(error_run) for error_run in range(PERTURBED_RUNS)]
         self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 
     def _in_single_precision(self) -> list[torch.Tensor]:
@@ -103,23 +107,23 @@ class Node:
             scaled.append(exact + (inexact.reshape(exact.shape) - exact) * scale)
         return scaled
 
-    def compute(self, draw: int | None = None) -> list[torch.Tensor]:
+    def compute(self, error_run: int | None = None) -> list[torch.Tensor]:
         """Compute the tensors.
 
         Args:
-            draw: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of random
-                errors. `None` for the exact run.
+            error_run: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of the
+                random errors. `None` for the exact run.
 
         Raises:
             NotRunError: the layer cannot be run on its input, or a node before computed something of another size.
         """
         layer = self.layer
-        value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw))
+        value = map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(error_run))
         # A concatenation has no errors of its own: those of its inputs are in `value`.
-        if layer is not None and draw == _SINGLE_PRECISION:
+        if layer is not None and error_run == _SINGLE_PRECISION:
             layer, value = layer.in_single(value)
-        elif layer is not None and draw is not None:
-            layer, value = layer.disturbed(value, seed=draw)
+        elif layer is not None and error_run is not None:
+            layer, value = layer.disturbed(value, seed=error_run)
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -154,15 +158,55 @@ class Node:
             recorded: the tensors.
             factor: of the limit on errors of rounding; above 1 where the machine, or a whole model, makes larger ones.
         """
-        if self.unit <= UNIT["float64"]:  # Lua computed in doubles, as we do: see `EXACT`
-            factor *= EXACT
+        if self.unit <= UNIT["float64"]:
+            # Lua computed in doubles, as we do. `values` are no more exact than what is recorded: the limit is wider.
+            factor *= FACTOR_OF_DOUBLES
         return measure(recorded, self.values, expected_errors(self.values, self.perturbed, self.unit), factor)
 
     def input_values(self) -> Values:
         """Return the input, with the exact values of what other nodes compute."""
-        return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(draw=None))
+        return map_instances(self.inputs, NodeOutput, lambda node_output: node_output.get(error_run=None))
 
 
 def element_counts(tensors: list[torch.Tensor]) -> list[int]:
     """Return the number of elements of each tensor."""
     return [item.numel() for item in tensors]
+
+
+class ComputedMemory:
+    """Which node has computed each tensor that is in memory, as later runs of layers read it."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[int, dict[View, NodeOutput]] = {}
+        """By the id of a storage: what has computed each of its views."""
+
+    def output_at(self, tensor: Tensor) -> NodeOutput | None:
+        """Return what has computed a tensor; `None` if no node has."""
+        return self._outputs.get(id(tensor.storage), {}).get(View.of(tensor))
+
+    def note(self, tensor: Tensor, node: Node, index: int) -> None:
+        """Note that a node computes the memory that a tensor is a view of.
+
+        Args:
+            tensor: the tensor, as later runs read it.
+            node: what computes it.
+            index: of the tensor among the outputs of the node, from 0.
+        """
+        node_output = NodeOutput(node, index, tuple(tensor.shape))
+        self._outputs.setdefault(id(tensor.storage), {})[View.of(tensor)] = node_output
+
+    def forget(self, written: list[Region], outputs: list[Tensor]) -> None:
+        """Forget what computed the memory that a run has written, and the run's outputs.
+
+        Args:
+            written: the memory.
+            outputs: the outputs of the run. One that is a view of its input is not in `written`; the run has computed
+                it all the same, and not the run before.
+        """
+        for region in written:
+            views = self._outputs.get(region.storage, {})
+            for view in list(views):
+                if view.region.overlaps(region):
+                    del views[view]
+        for output in outputs:
+            self._outputs.get(id(output.storage), {}).pop(View.of(output), None)

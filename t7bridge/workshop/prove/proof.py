@@ -13,8 +13,6 @@ from ...report import Note, Printed
 from ...text import counted, one_line, printable
 
 if TYPE_CHECKING:
-    import torch
-
     from ...graph.lua import TorchObject
     from ...limits import Limits
     from .rounding import Deviation
@@ -96,17 +94,12 @@ class LayerProof:
             data["class" if name == "class_name" else name] = value
         return data
 
-    def set_numbers(self, difference: Deviation, compared: list[torch.Tensor]) -> None:
-        """Set the numbers of a comparison.
-
-        Args:
-            difference: the numbers.
-            compared: the tensors that were compared, for their number of elements.
-        """
+    def set_numbers(self, difference: Deviation, compared: int) -> None:
+        """Set the numbers of a comparison, and of how many values it was."""
         self.max_abs = difference.max_abs
         self.max_rel = difference.max_rel
         self.excess = difference.excess
-        self.compared = sum(item.numel() for item in compared)
+        self.compared = compared
 
     def worst_first(self) -> tuple[int, float]:
         """Return the key that sorts layers, the most important first."""
@@ -239,7 +232,7 @@ class Proof(Printed):
         """Return the sentence on the layers that agree, of which there are some."""
         agreeing = self.agreeing()
         runs = sum(layer.runs for layer in agreeing)
-        # Only the verdict on a model as a whole counts no runs.
+        # "298 recorded activations of Lua Torch"; only the verdict on a model as a whole counts no runs.
         against = f"{runs} {self.against}" if runs else f"the outputs of {self.reference}"
         # Of the absolute and the relative difference the smaller: the relative one for outputs above 1.
         largest = max(min(layer.max_abs or 0.0, layer.max_rel or 0.0) for layer in agreeing)

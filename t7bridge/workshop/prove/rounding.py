@@ -1,8 +1,8 @@
-"""The bound on errors of rounding: how far a result may be from that of exact arithmetic.
+"""The limit on errors of rounding: how far a result may be from that of exact arithmetic.
+It is measured: a layer is computed in double precision, and again with random errors of Lua's precision.
 
-Lua computed in single or double precision. A layer is computed in double precision, and again with random errors of
-Lua's precision in its input and weights, and in single precision. How far these results spread is what rounding
-explains.
+Lua computed in single or double precision. The random errors are in the input and the weights of the layer; a last run
+is in single precision. How far these results spread is what rounding explains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from ...data import define, np
 from ...graph.tensor import Tensor
-from .runs import Recorded, tensors_in
+from .recorded import Recorded, tensors_in
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 """Unit roundoff by element type."""
@@ -22,13 +22,15 @@ TINY = 1e-300
 HEADROOM = 15.0
 """Largest rounding error in standard deviations: of a million normal errors the largest has 5, and the order in which
 Lua's libraries add up, which the estimate does not know, may triple it."""
-EXACT = 20.0
+FACTOR_OF_DOUBLES = 20.0
 """Factor of the limit in double precision: the reference itself is no more exact than what it judges, and sums of 400
 terms in another order are apart by the root of their number."""
-ON_GPU = 10.0
+FACTOR_ON_GPU = 10.0
 """Factor of the limit on a GPU, whose libraries transform convolutions by matrices with entries up to 10."""
-BACKWARD = 3.0
+FACTOR_OF_GRADIENTS = 3.0
 """Factor of the limit for gradients: three values of the sum were rounded, gradOutput, input and result."""
+_ERROR_OF_DOUBLES = 1e-10
+"""Expected error of a value of a whole model, relative to the largest: both models compute in double precision."""
 RTOL = 1e-4
 ATOL = 1e-5
 """The relative and absolute differences allowed for a layer whose entry says that Lua approximates its function."""
@@ -36,8 +38,8 @@ ATOL = 1e-5
 _PART_OF_MEAN = 0.1
 """Part of a tensor's root mean square that is added to the size of each element: a small one may be a sum of large
 terms that cancel, and has their errors. An estimate."""
-_NEAR_LARGEST_FLOAT = 3e38
-"""A sum beyond the largest float, 3.4e38, is infinite in Lua but not here."""
+_NEAR_LARGEST = 0.88
+"""Part of the largest number of a type from which on a sum may be infinite in Lua but not here."""
 _SAMPLE = 2_000
 """Numbers of a tensor that are looked at: if more than 1 in 500 has more digits, one is among these (e^-4: 98 %)."""
 _ENOUGH = 16
@@ -77,15 +79,15 @@ def _unit(tensor: Tensor) -> float:
     unit = UNIT[tensor.element.name]
     with np.errstate(invalid="ignore", over="ignore"):  # signaling NaNs, and the smallest numbers
         sample = _sample(tensor)
-        are_few = sample.size < _ENOUGH
-        if are_few and not _have_more_than_16_bits(sample):
-            return unit  # they may have been written by hand: they show no precision
-        digits = None if are_few else _decimal_digits(sample, unit)
-        are_single = bool((sample.astype("f4") == sample).all())
-    if digits is not None:
-        # Half of the last digit, relative to a number with the smallest first digit, 1.
-        return max(unit, 0.5 * 10.0 ** (1 - digits))
-    return max(unit, UNIT["float32"]) if are_single else unit
+        if sample.size >= _ENOUGH:
+            digits = _decimal_digits(sample, unit)
+            if digits is not None:
+                # Half of the last digit, relative to a number with the smallest first digit, 1.
+                return max(unit, 0.5 * 10.0 ** (1 - digits))
+        elif not _have_more_than_16_bits(sample):
+            return unit  # a few such numbers may have been written by hand: they show no precision
+        are_floats = bool((sample.astype("f4") == sample).all())
+    return max(unit, UNIT["float32"]) if are_floats else unit
 
 
 def _have_more_than_16_bits(sample: np.ndarray) -> bool:
@@ -186,10 +188,10 @@ def measure(
     """Compare recorded with computed values, the elements of all tensors together.
 
     Args:
-        recorded: tensors.
+        recorded: tensors of the types in which they are recorded, which have different largest numbers.
         computed: as many in double precision, of the same shapes but for dimensions of one element.
         expected: the error of rounding expected for each element of `computed`, as a standard deviation above 0.
-        factor: of the limit on rounding, which is `HEADROOM` standard deviations.
+        factor: by which the limit on rounding, `HEADROOM` standard deviations, is multiplied.
 
     Returns:
         The numbers, or in `reason` why there are none.
@@ -200,12 +202,22 @@ def measure(
     in_file = joined(recorded)
     here = joined(computed)
     are_finite = in_file.isfinite() & here.isfinite()
-    if not bool((are_finite | _are_same_infinities(in_file, here)).all()):
-        return Deviation("infinite or not a number on one side")
+    if not bool(are_finite.all()):
+        are_same = are_finite | _are_same_infinities(in_file, here, joined(_largest_numbers(recorded)))
+        if not bool(are_same.all()):
+            return Deviation("infinite or not a number on one side")
     # Elements that are not finite are the same: they count as no difference.
     in_file = torch.where(are_finite, in_file, 0.0)
     here = torch.where(are_finite, here, 0.0)
     return _deviation(in_file, in_file - here, joined(expected), factor)
+
+
+def measure_in_doubles(wanted: list[torch.Tensor], computed: list[torch.Tensor]) -> Deviation:
+    """Compare values of two models that compute in double precision; they may return whole numbers, such as classes."""
+    wanted = [item.double() for item in wanted]
+    largest = max((_largest(item.reshape(-1)) for item in wanted), default=0.0)
+    expected = [torch.full_like(item, _ERROR_OF_DOUBLES * largest + TINY, dtype=torch.float64) for item in computed]
+    return measure(wanted, computed, expected)
 
 
 def _deviation(in_file: torch.Tensor, error: torch.Tensor, expected: torch.Tensor, factor: float) -> Deviation:
@@ -244,16 +256,26 @@ def _reason_of_shapes(recorded: list[torch.Tensor], computed: list[torch.Tensor]
     return ""
 
 
-def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+def _are_same_infinities(in_file: torch.Tensor, here: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """Return for each element whether it counts as the same though it is infinite, or not a number.
 
     Args:
         in_file: what Lua computed in its precision.
-        here: what is computed in double precision, where a sum is finite that is too large for Lua's floats.
+        here: what is computed in double precision, where a sum is finite that is too large for Lua's type.
+        largest: the largest number of that type.
     """
     are_same = (in_file == here) | (in_file.isnan() & here.isnan())
-    is_too_large = (here.abs() > _NEAR_LARGEST_FLOAT) & (here.sign() == in_file.sign())
+    is_too_large = (here.abs() > _NEAR_LARGEST * largest) & (here.sign() == in_file.sign())
     return are_same | (in_file.isinf() & is_too_large)
+
+
+def _largest_numbers(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return for each element of each tensor the largest number of its type; infinity for whole numbers."""
+    filled = []
+    for tensor in tensors:
+        largest = torch.finfo(tensor.dtype).max if tensor.is_floating_point() else inf
+        filled.append(torch.full_like(tensor, largest, dtype=torch.float64))
+    return filled
 
 
 def _largest(values: torch.Tensor) -> float:

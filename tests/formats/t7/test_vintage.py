@@ -370,13 +370,36 @@ def test_a_field_of_the_wrong_type(value):
         written(root, T7Layout(encoding="ascii", vintage=FIELDS))
 
 
-@pytest.mark.parametrize("value", [b"3", -1.0, 2.5])
+@pytest.mark.parametrize("value", [b"3", -1.0, 2.5, True, False])
 def test_a_class_that_is_not_ignored(value):
     """-1 stands for no field: so that itself is refused, as any value of another type, where no table has it."""
     root = filled(FIELDS, "nn.SpatialMSECriterion")
     root["ignoreClass"] = None
     layout = T7Layout(encoding="ascii", vintage=FIELDS)
     assert b"-1" in written(root, layout)
+    root["ignoreClass"] = value
+    with pytest.raises(WriteError, match="ignoreClass"):
+        written(root, layout)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_that_is_no_number(value):
+    """Read, it would be 1 or 0: where no table has the field it is refused."""
+    for field_name in ("resampleTarget", "nbGradients"):  # a double, an integer
+        root = filled(FIELDS, "nn.SpatialMSECriterion")
+        root[field_name] = value
+        with pytest.raises(WriteError, match=field_name):
+            written(root, T7Layout(encoding="ascii", vintage=FIELDS))
+
+
+@pytest.mark.parametrize("value", [b"3", Table()])
+def test_a_value_of_another_type_after_its_table(value):
+    """A file with a number for it after the table could not be read: no reader would take the two for one value."""
+    root = filled(NNX, "nn.SpatialMSECriterion")
+    layout = T7Layout(encoding="ascii", vintage=NNX)
+    for same_value in (False, 2.0, 2.5, -1.0):
+        root["ignoreClass"] = same_value
+        assert read(written(root, layout))["ignoreClass"] == same_value
     root["ignoreClass"] = value
     with pytest.raises(WriteError, match="ignoreClass"):
         written(root, layout)

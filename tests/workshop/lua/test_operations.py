@@ -133,9 +133,122 @@ def test_nearest_elements_are_those_of_pytorch(subtests, tmp_path):
             assert torch.equal(t7bridge.load_module(path)(x), module(x))
 
 
+class Converted(torch.nn.Module):
+    """Multiplies by its input, as one element type and then another, and by its weight as the last one."""
+
+    def __init__(self, *dtypes):
+        super().__init__()
+        self.dtypes = dtypes
+        self.weight = torch.nn.Parameter(torch.tensor([0.0, 1.5, -2.25, 0.5]))
+
+    def forward(self, x):
+        value = x
+        for dtype in self.dtypes:
+            value = value.to(dtype)
+        return x * value * self.weight.to(self.dtypes[-1])
+
+
+class FilledAndConverted(torch.nn.Module):
+    """Multiplies by a number for each example, as whole numbers and as a mask."""
+
+    def forward(self, x):
+        numbers = torch.full((x.shape[0], 1), 2.5)
+        return x * numbers.int() + numbers.bool()
+
+
+class ComparedWithFractions(torch.nn.Module):
+    """Compares whole numbers with fractions, one of which is a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([0.5]))
+
+    def forward(self, x):
+        masks = [x > 1.5, x < 0.25, x >= -0.5, x <= 0.3, x == 0.5, x != 0.5, (x > 0) > 0.5, x > self.weight]
+        return torch.stack([mask.float() for mask in masks])
+
+
+@pytest.mark.slow
+def test_whole_numbers_are_compared_with_fractions(tmp_path):
+    """Their difference is not a whole number: masks are 0 and 1 all the same."""
+    path = tmp_path / "model.t7"
+    module = ComparedWithFractions()
+    x = torch.tensor([[-2, -1, 0, 1, 2]])
+    t7bridge.save_module(module, path, example_inputs=[x], force=True)
+    assert torch.equal(t7bridge.load_module(path)(x), module(x))
+
+
+class SamePosition(torch.nn.Module):
+    """Takes, and replaces, the same position as often as there are examples."""
+
+    def __init__(self, put):
+        super().__init__()
+        self.put = put
+
+    def forward(self, x):
+        positions = torch.full((x.shape[0],), -1)
+        rows = x.t()
+        return rows.index_put((positions,), rows[:1] * 2) if self.put else rows[positions] * 2
+
+
+@pytest.mark.slow
+def test_positions_that_are_repeated_for_each_example(subtests, tmp_path):
+    """One constant stands for all of them."""
+    path = tmp_path / "model.t7"
+    for put in (False, True):
+        with subtests.test(put=put):
+            module = SamePosition(put)
+            x = torch.randn(3, 4)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(x), module(x))
+
+
+class RealWindows(torch.nn.Module):
+    """Transforms windows to pairs of real numbers, whose signs it leaves out."""
+
+    def forward(self, x):
+        return torch.stft(x, 8, window=torch.hann_window(8), center=False, return_complex=False).abs()
+
+
+@pytest.mark.filterwarnings("ignore:stft with return_complex=False")
+@pytest.mark.slow
+def test_conversions_of_elements_are_those_of_pytorch(subtests, tmp_path):
+    """Whole numbers become masks of 0 and 1, also those of parameters; pairs of `stft` are real numbers."""
+    path = tmp_path / "model.t7"
+    x = torch.tensor([[0.0, 1.5, -2.25, 3.0], [0.9, -0.9, 4.5, 0.0]])
+    cases = [(Converted(*dtypes), x) for dtypes in ((torch.int64, torch.bool), (torch.int32,), (torch.bool,))]
+    cases += [(FilledAndConverted(), x), (RealWindows(), torch.randn(2, 24))]
+    for module, example in cases:
+        with subtests.test(module=str(module), dtypes=getattr(module, "dtypes", None)):
+            t7bridge.save_module(module, path, example_inputs=[example], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(example), module(example), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_single_images_are_pooled(subtests, tmp_path):
+    """Without a batch, the channels of an image are not the rows of signals."""
+    path = tmp_path / "model.t7"
+    nn = torch.nn
+    cases = [
+        (nn.AdaptiveAvgPool2d((3, 2)), (3, 6, 8)),
+        (nn.AdaptiveMaxPool2d(2), (3, 6, 8)),
+        (nn.AdaptiveAvgPool3d(2), (3, 6, 8, 4)),
+        (nn.AvgPool2d(3, 2, 1), (3, 6, 8)),
+        (nn.MaxPool2d(1, 2), (3, 6, 8)),
+        (nn.AvgPool1d(2), (3, 6)),
+        (nn.MaxPool1d(2), (3, 6)),
+    ]
+    for module, shape in cases:
+        with subtests.test(module=str(module)):
+            x = torch.randn(shape)
+            t7bridge.save_module(module, path, example_inputs=[x], force=True)
+            torch.testing.assert_close(t7bridge.load_module(path)(x), module(x))
+
+
 @pytest.mark.parametrize(
     ("module", "x", "message"),
     [
+        (torch.nn.ConvTranspose2d(3, 2, 1), torch.rand(3, 6, 8), "the input is not a batch"),
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
         (Variances(), torch.rand(2, 5), "no more elements than its divisor is less"),
@@ -152,7 +265,7 @@ OF_SHAPE = """size sizes shape dim start_dim end_dim other self keepdim end outp
     split_size split_sizes chunks sections"""
 # The others choose types, memory and algorithms; evaluation has no `train`; windows of `stft` have its size.
 WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32
-    return_complex compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
+    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
 
 
 def test_builders_take_all_arguments_that_matter():

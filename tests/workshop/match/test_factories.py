@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import OrderedDict
 from pathlib import Path
 
@@ -131,6 +132,27 @@ def test_models_are_recognized(tmp_path, capsys, name, make, classes):
     assert [each.name for each in found.models] == [f"{HERE}:{name}"], "the class of the function is not named again"
     assert found.complete
     assert found.models[0].classes == classes
+
+
+@pytest.mark.parametrize("arguments", [["--order"], ["--rename", "p=0", "--rename", "q=2"], ["--strip", "p"]])
+def test_the_proposed_command_matches_in_the_same_way(tmp_path, capsys, arguments):
+    """It has the options without which nothing may tell the layers apart."""
+    library = tmp_path / "net.py"
+    library.write_text(
+        "from torch import nn\n\n\nclass Net(nn.Sequential):\n"
+        "    def __init__(self):\n        super().__init__(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))\n"
+    )
+    names = ("p.0", "p.2") if "--strip" in arguments else ("p", "q")
+    state = nn.ModuleDict({name.replace(".", "_"): nn.Linear(4, 4) for name in names}).state_dict()
+    source = str(tmp_path / "source.pt")
+    torch.save({key.replace("_", "."): tensor for key, tensor in state.items()}, source)
+    assert main(["match", source, "--among", str(library), *arguments]) == 0
+    command = capsys.readouterr().err.partition("hint: ")[2]
+    program, *words, _out, _name = shlex.split(command)
+    assert program == "t7bridge"
+    assert set(arguments) <= set(words)
+    assert main([*words, "-o", str(tmp_path / "out.pt")]) == 0
+    assert list(torch.load(tmp_path / "out.pt")) == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
 def test_a_model_of_no_library(tmp_path, capsys):

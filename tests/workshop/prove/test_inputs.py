@@ -117,3 +117,10 @@ def test_hostile_models() -> None:
         level = obj("nn.Sequential", obj("nn.ConcatTable", *halves), obj("nn.CAddTable"), level)
     with bounded():
         assert guess_inputs(level) is None
+
+
+def test_a_damaged_number_of_planes_is_no_input():
+    """A damaged field asks for any number of planes: an input of more than a GiB is not guessed."""
+    damaged = conv(3)
+    damaged["nInputPlane"] = 1e9
+    assert guess_inputs(damaged) is None

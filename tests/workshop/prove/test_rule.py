@@ -380,8 +380,30 @@ def test_infinities_have_a_sign(computed: float):
     assert bool(deviation.reason) == (computed < 0)
 
 
+@pytest.mark.parametrize(("dtype", "computed"), [(torch.float16, 1e5), (torch.float32, 1e39), (torch.float64, 1e308)])
+def test_infinities_are_beyond_the_type_of_lua(dtype: torch.dtype, computed: float):
+    """A sum is infinite in Lua beyond the largest number of its type: 65 504, 3.4e38 or 1.8e308."""
+    expected = [torch.full((1,), 1e-7, dtype=torch.float64)]
+    recorded = [torch.tensor([torch.inf], dtype=dtype)]
+    of_computed = [torch.tensor([computed], dtype=torch.float64)]
+    assert measure(recorded, of_computed, expected).is_within_limit == (dtype != torch.float64)
+    assert not measure(recorded, [of_computed[0] / 10], expected).is_within_limit
+
+
 def test_an_output_without_dimensions():
     """Of a linear layer that returned one number, nobody knows the input."""
     model, _ = two_layers(backward=False)
     model.modules[1]["output"] = Tensor.from_numpy(np.float64(2))
     assert t7bridge.prove(model).layers[0].verdict == "not recorded"
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 1, 3, 2, 2)])
+def test_an_output_of_other_dimensions_than_the_kernel(shape: tuple[int, ...]):
+    """A convolution returns a dimension for each of its kernel's, one for channels, perhaps a batch: nothing else."""
+    output = np.ones(shape)
+    fields = {"nInputPlane": 4.0, "nOutputPlane": 3.0, "kW": 2.0, "kH": 2.0, "dW": 1.0, "dH": 1.0}
+    numbers = {"weight": np.ones((3, 16)), "bias": np.zeros(3), "output": output, "finput": np.ones((16, 4))}
+    tensors = {name: Tensor.from_numpy(array) for name, array in numbers.items()}
+    layer = TorchObject("nn.SpatialConvolutionMM", 1, Table.of({**fields, **tensors}))
+    proof = t7bridge.prove(container("nn.Sequential", [layer], output))
+    assert [layer.verdict for layer in proof.layers] == ["not recorded"]

@@ -351,3 +351,44 @@ def test_match_says_how_the_input_is_prepared(source, tmp_path, capsys: pytest.C
     error = capsys.readouterr().err
     assert "root.meanstd.mean: 0.485, 0.456, 0.406; root.meanstd.std: 1, 1, 1\n" in error
     assert "epoch" not in error
+
+
+def test_a_model_that_registers_a_buffer_while_it_runs():
+    """A table that a model makes when it runs first, as of positions, may stay."""
+
+    class Lazy(nn.Module):
+        """A layer that makes its table in the first pass."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Add the table."""
+            if not hasattr(self, "table"):
+                self.register_buffer("table", torch.ones(3, dtype=torch.float64))
+            return self.layer(x) + self.table
+
+    model = Lazy()
+    comparison = compare(model, model, "lazy", torch.ones(2, 3, dtype=torch.float64), training=False)
+    assert not comparison.differences
+
+
+@pytest.mark.parametrize(
+    ("returned", "agrees"),
+    [
+        (torch.Tensor.to_sparse, True),
+        (lambda x: torch.complex(x, x), False),
+        (lambda x: torch.complex(x, 0 * x), False),
+    ],
+)
+def test_outputs_of_any_type(returned: Callable[[torch.Tensor], torch.Tensor], agrees: bool):
+    """Sparse tensors are compared as dense ones; complex numbers, which Lua lacks, differ from their real parts."""
+    weight = Tensor.from_numpy(np.arange(16.0).reshape(4, 4))
+    subject = t7bridge.TorchObject("nn.Linear", 1, Table.of({"weight": weight}))
+    layer = nn.Linear(4, 4, bias=False, dtype=torch.float64)
+    layer.load_state_dict({"weight": torch.from_numpy(weight.numpy())})
+    model = nn.Sequential(layer)
+    model.register_forward_hook(lambda layer, inputs, output: returned(output))
+    proof = t7bridge.prove(subject, against=model, input=["2x4"])
+    assert (proof.exit_code == 0) == agrees

@@ -16,11 +16,11 @@ import t7bridge
 from t7bridge import Table, Tensor, TorchObject
 from t7bridge.cli import main
 from t7bridge.errors import ModelError
-from t7bridge.limits import DEFAULT_LIMITS
 from t7bridge.torchmodules import live_module
 from t7bridge.torchmodules.layers.recurrent import MaskZero
-from t7bridge.workshop.prove.proof import Subject
-from t7bridge.workshop.prove.two_models import TwoModels, _in_one_thread
+from t7bridge.workshop.cells import Recurrence, StateOfStep
+from t7bridge.workshop.prove.over_steps import Form, RecurrentModels
+from t7bridge.workshop.prove.two_models import _in_one_thread
 
 LENET = TESTFILES / "models/lenet_mm.t7"
 RESNET = TESTFILES / "models/resnet_small.t7"
@@ -217,12 +217,31 @@ class AllSteps(torch.nn.Module):
 
 def test_masks_of_a_model_that_takes_its_state():
     """A model of one step is asked for a step of zeros as it is for others: with its state."""
-    subject = Subject(TorchObject("nn.Identity", 1, Table()), "root", "", DEFAULT_LIMITS)
     mine = OneStep()
+    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=(StateOfStep(1, 1, 3),))
     inputs = torch.randn(4, 2, 3, dtype=torch.float64)
     for layer, differs in ((mine.layer, False), (mine.layer[0], True)):
-        models = TwoModels(subject, AllSteps(layer), "theirs", ())
-        assert models._masks_differ(mine, inputs, states=((1, 1, 3),)) == differs
+        models = RecurrentModels(mine, recurrent, AllSteps(layer), "theirs")
+        assert models.masks_differ(inputs) == differs
+
+
+class ComplexSteps(AllSteps):
+    """A model over sequences that returns complex numbers, whose real parts are the sums."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sums, with imaginary parts."""
+        sums = super().forward(x)
+        return torch.complex(sums, sums)
+
+
+def test_complex_steps_are_others():
+    """A model over sequences that returns complex numbers returns no steps as the model of Lua does."""
+    mine = OneStep()
+    recurrent = Recurrence("RNN", 1, 3, inputs=3, takes_tokens=False, outputs=0, states=(StateOfStep(1, 1, 3),))
+    inputs = torch.randn(4, 2, 3, dtype=torch.float64)
+    models = RecurrentModels(mine, recurrent, ComplexSteps(mine.layer[0]), "theirs")
+    with pytest.raises(ModelError, match="the models do not return as many values for each step"):
+        models.best_answer([Form("sequences", inputs)], models.outputs_of_first(inputs))
 
 
 def test_one_example_is_not_normalized_in_training():

@@ -1,4 +1,8 @@
-"""Complex numbers as pairs of real values, and Fourier transforms as products with matrices of cosines and sines."""
+"""Complex numbers as pairs of real values, and Fourier transforms as products with matrices of cosines and sines.
+A function builds the Lua layers of one call of a traced program, by the builder `b`, where `b.shape` is the shape of
+the call's result in PyTorch. A value is a `Wire`, which is computed when the model runs, a `Const`, or a tensor of the
+state dict, `Stored`. A `Complex` has two of these.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +115,12 @@ def between_complex(b: Builder, self: Any, dim: Any, normalization: int, forward
 def from_real(b: Builder, self: Wire, dim: Any, normalization: int, onesided: bool) -> Any:
     """Transform real numbers; return the first half of the last dimension, or all of it.
 
-    If `onesided`, it is the half. The last of `dim` is the one whose half is returned. `normalization` is PyTorch's
-    number of one, see `_factor`.
+    Args:
+        b: the builder.
+        self: the numbers.
+        dim: the dimensions that are transformed; the halved one is the last of them.
+        normalization: PyTorch's number of a factor, see `_factor`.
+        onesided: whether the half is returned, from which the other one follows.
     """
     *others, last = (axis % len(self.shape) for axis in dim)
     count = self.shape[last]
@@ -161,13 +169,15 @@ def short_time(
     window: Any,
     normalized: bool,
     onesided: bool | None,
+    return_complex: bool | None,
 ) -> Any:
     """Transform windows of signals.
 
     Signals are (batch, samples), and the result (batch, frequencies, windows). The parameters are those of
     `torch.stft`: windows of `n_fft` samples begin `hop_length` apart, and each is multiplied by `window`, of
     `win_length` numbers. `normalized` divides by the root of `n_fft`, and `onesided`, true if it is `None`, leaves out
-    the half of the frequencies that follows from the other.
+    the half of the frequencies that follows from the other. Unless `return_complex`, complex numbers are pairs, in
+    another dimension.
     """
     if len(self.shape) != 2:
         raise CannotError("the signals are not a batch")
@@ -180,4 +190,5 @@ def short_time(
     normalization = 1 if normalized else 0  # of PyTorch's numbers: 1 / sqrt(n_fft), or none
     value = from_real(b, frames, dim=[2], normalization=normalization, onesided=onesided is not False)
     # PyTorch has the frequencies before the frames.
-    return Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))
+    result = Complex(b.permute(value.real, (0, 2, 1)), b.permute(value.imag, (0, 2, 1)))
+    return result if return_complex else view_as_real(b, result)

@@ -1,6 +1,7 @@
 """Operations on each element, arithmetic, comparisons and masks; reductions over dimensions; normalization.
-
-Masks are 0 and 1 as numbers, without a gradient.
+A function builds the Lua layers of one call of a traced program, by the builder `b`: `b.shape` and `b.dtype` are those
+of the call's result, as PyTorch has it. A value is a `Wire`, which is computed when the model runs, a `Const`, or a
+tensor of the state dict, `Stored`. Masks are 0 and 1 as numbers, without a gradient.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from math import inf, isinf, log, pi, prod, sqrt
+from math import inf, isfinite, isinf, log, pi, prod, sqrt
 from typing import Any
 
 from ....data import np
@@ -79,7 +80,7 @@ def elu(alpha: float, scale: float, input_scale: float) -> LuaLayer:
     It is scale x where x is positive, and scale alpha (exp(input_scale x) - 1) elsewhere.
     """
     layer = (same() * input_scale) >> make("nn.ELU", alpha)
-    if input_scale != 1:
+    if input_scale != 1:  # so far input_scale x where x is positive
         layer = layer + make("nn.ReLU") * (1 - input_scale)
     return layer * scale
 
@@ -129,7 +130,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
     Args:
         names: of the operations, separated by spaces.
         formula: the class of a layer and the names of those arguments of the operation that are its own, separated by
-            spaces; or a function of such arguments that returns a layer.
+            spaces: `nn.HardTanh min_val max_val`; or a function that returns a layer, whose parameters have such names.
     """
     if isinstance(formula, str):
         class_name, *arguments = formula.split()
@@ -139,14 +140,15 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         code = formula.__code__
         arguments = list(code.co_varnames[: code.co_argcount])  # the names of its parameters
 
-    def build(b: Builder, value: Any, /, **args: Any) -> Any:  # the page on operations shows its docstring, below
+    def build(b: Builder, value: Any, /, **args: Any) -> Any:
         layer = layer_of(*(args[argument] for argument in arguments))
         return value if layer.name == "nn.Identity" else b.emit(layer, value)
 
+    # The page on operations shows the docstring of the builder, and the classes of its layers.
     first_name, *_ = names.split()
-    name, *_overload = first_name.split(".")
+    name, _, _ = first_name.partition(".")
     build.__doc__ = f"{name} of each element."
-    # For the documentation, with any numbers as arguments: increasing ones, as intervals have their ends in order.
+    # With any numbers as arguments: increasing ones, as intervals have their ends in order.
     sample = layer_of(*(0.25 + number for number in range(len(arguments))))
     lua_classes = dict.fromkeys(layer.name for layer in walk(sample))
     register = operation(names, lua=", ".join(lua_classes))
@@ -276,25 +278,46 @@ def weight_times(b: Builder, weight: Any, other: Any, divide: bool = False) -> S
 
     Args:
         b: the builder.
-        weight: a parameter, or one that has a scale already.
-        other: a number, a wire, or a tensor of the state dict.
+        weight: any value; a `Scaled` has a scale already.
+        other: any value.
         divide: by the other value, and not multiply.
     """
     scaled = weight if isinstance(weight, Scaled) else Scaled(weight, scale=1.0, axis=None)
     param = scaled.param
-    if not is_parameter(param) or len(param.shape) < 2 or param.ref.size != param.shape:
+    if not is_parameter(param) or len(param.shape) < 2:
+        return None
+    is_broadcast = param.ref.size != param.shape
+    if is_broadcast:
         return None
     number = number_of(other)
     if number is not None:
-        return Scaled(param, scaled.scale * (1 / number if divide else number), scaled.axis)
-    # A second vector may be along another dimension; and a product of another shape is not a kernel of the layer.
-    if not isinstance(other, (Wire, Stored)) or isinstance(weight, Scaled) or b.shape != param.shape:
+        factor = 1 / number if divide else number
+        return Scaled(param, scaled.scale * factor, scaled.axis)
+    if isinstance(weight, Scaled):  # a second vector may be along another dimension than the first
         return None
+    if not isinstance(other, (Wire, Stored)) or b.shape != param.shape:  # the layer has a kernel of the same shape
+        return None
+    return _scaled_by_tensor(b, param, other, divide)
+
+
+def _scaled_by_tensor(b: Builder, param: Stored, other: Any, divide: bool) -> Scaled | None:
+    """Return a parameter times a tensor of one element, or of several along one dimension; `None` for another.
+
+    Args:
+        b: the builder.
+        param: the parameter.
+        other: the tensor, a wire or of the state dict, which broadcasts to the parameter's shape.
+        divide: by the tensor, and not multiply.
+    """
     longer_axes = [axis for axis, extent in enumerate(other.shape) if extent != 1]
-    if len(longer_axes) > 1 or (longer_axes and len(other.shape) != len(param.shape)):
+    if not longer_axes:
+        axis = None
+        count = 1
+    elif len(longer_axes) == 1 and len(other.shape) == len(param.shape):  # so that the axis is one of the parameter
+        (axis,) = longer_axes
+        count = other.shape[axis]
+    else:
         return None
-    axis = longer_axes[0] if longer_axes else None  # one number for all
-    count = 1 if axis is None else other.shape[axis]
     scale = b.reshape(b.wire(other), (count,))
     return Scaled(param, scale**-1 if divide else scale, axis)
 
@@ -319,7 +342,10 @@ def add(b: Builder, self: Any, other: Any, alpha: float) -> Any:
 @operation("div.Tensor div.Scalar true_divide.Tensor", lua="nn.CDivTable, nn.MulConstant, nn.Power", scaled=True)
 @operation("mul.Tensor mul.Scalar", lua="nn.CMulTable, nn.CMul for a parameter, nn.MulConstant", scaled=True)
 def mul(b: Builder, self: Any, other: Any) -> Any:
-    """Multiply, or divide."""
+    """Multiply, or divide.
+
+    A learned weight times a scale stays a pair of both, where it can: see `weight_times`.
+    """
     divide = b.kind != "mul"
     scaled = weight_times(b, self, other, divide)
     if scaled is None and not divide:  # the weight may be the second factor
@@ -378,7 +404,9 @@ def _finite(b: Builder) -> tuple[float, float]:
 def logaddexp(b: Builder, self: Any, other: Any) -> Any:
     """Return the logarithm of a sum of exponentials."""
     largest = b.combine("nn.CMaxTable", self, other)
-    difference = b.combine("nn.CMinTable", self, other) - (largest >> make("nn.HardTanh", *_finite(b)))
+    # Clipped, as the difference of two infinities would be NaN.
+    finite_largest = largest >> make("nn.HardTanh", *_finite(b))
+    difference = b.combine("nn.CMinTable", self, other) - finite_largest
     return largest + (difference >> make("nn.SoftPlus"))
 
 
@@ -437,17 +465,15 @@ def is_positive(b: Builder, dtype: str) -> LuaLayer:
 def _scaled_to_at_least_1(b: Builder, dtype: str) -> LuaLayer:
     """Return layers that scale all positive values to at least 1; whole numbers are so already."""
     layer = make("nn.ZeroGrad")
-    if dtype in FLOATS or not dtype:
+    if dtype in FLOATS or not dtype:  # an unknown type may be one of floats
         b.remark("comparisons are exact for all numbers but denormal ones; their masks are 0 and 1")
         layer = layer * (_STEEP_DOUBLE if b.program.is_double else _STEEP_FLOAT)
     return layer
 
 
 def is_nan() -> LuaLayer:
-    """Return layers that map NaN to 1 and the rest to 0: what is not above a threshold, as NaN, is replaced by -2.
-
-    PyTorch's threshold returns NaN for NaN: see `nan_mask`.
-    """
+    """Return layers that map NaN to 1 and the rest to 0, in Lua: PyTorch's threshold is NaN for NaN, see `nan_mask`."""
+    # All magnitudes are above the threshold -1 but NaN, which is replaced by -2.
     replaced = make("nn.ZeroGrad") >> make("nn.Abs") >> make("nn.Threshold", -1, -2)
     return -replaced >> make("nn.HardTanh", 0, 1)
 
@@ -496,9 +522,9 @@ def _compared_type(b: Builder) -> str:
 def compare(b: Builder, self: Any, other: Any) -> Any:
     """Return 1 where a comparison holds.
 
-    That of a difference with 0, after which infinities and NaN are put right.
+    That is where a difference is positive, or where it is not; infinities and NaN need more layers.
     """
-    first, second = b.operands(self, other)
+    first, second = b.operands(self, other)  # wires, or one a wire and the other a number
     wires = [value for value in (first, second) if isinstance(value, Wire)]
     is_float = _compared_type(b) in FLOATS
     if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
@@ -506,23 +532,32 @@ def compare(b: Builder, self: Any, other: Any) -> Any:
     has_infinity = any(isinstance(value, float) and isinf(value) for value in (first, second))
     may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
     if may_both_be_infinite:
-        # Infinite values are compared as the largest numbers, as the difference of equal ones is NaN.
+        # They become the largest finite numbers: the difference of two infinities would be NaN.
         first = _clip_infinities(b, first)
         second = _clip_infinities(b, second)
-    # `ge` is that `lt` does not hold; `ne` is computed as `eq`, and turned at the end.
-    is_true = _positive_difference(b, first, second) >> is_positive(b, _compared_type(b))
-    is_opposite = b.kind in ("ge", "le", "eq", "ne")
-    if is_opposite:
-        is_true = 1 - is_true
-    # NaN is neither equal, larger nor smaller. `is_positive` says so; but an opposite turns its 0 into 1, and Lua's
-    # HardTanh, which clips, returns its largest value for NaN.
-    if may_both_be_infinite or (is_float and is_opposite):
-        is_true = _without_nan(is_true, wires)
-    return b.expand(1 - is_true if b.kind == "ne" else is_true, b.shape)
+    # Whole numbers differ by 1 at least, but not from a fraction, such as 0.5, or from a parameter.
+    has_fractions = any(isinstance(value, Stored) or _is_fraction(value) for value in (first, second))
+    type_of_difference = "float32" if has_fractions else _compared_type(b)
+    mask = _positive_difference(b, first, second) >> is_positive(b, type_of_difference)
+    is_turned = b.kind in ("ge", "le", "eq", "ne")  # whose difference is positive where they do not hold
+    if is_turned:
+        mask = 1 - mask
+    # With NaN no comparison but `ne` holds. `is_positive` returns 0 for it; but that was turned into 1, or Lua's
+    # HardTanh, which clips infinities, has made the largest number of the NaN.
+    if may_both_be_infinite or (is_float and is_turned):
+        mask = _without_nan(mask, wires)
+    if b.kind == "ne":  # so far as `eq`, which does not hold for NaN
+        mask = 1 - mask
+    return b.expand(mask, b.shape)
+
+
+def _is_fraction(value: Any) -> bool:
+    """Return whether a value is a number that is neither whole nor infinite nor NaN."""
+    return isinstance(value, float) and isfinite(value) and not value.is_integer()
 
 
 def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
-    """Return a difference that is positive where a comparison holds, or where its opposite does: `ge`, `le`, `eq`."""
+    """Return a difference that is positive where `gt`, `lt` or `ne` holds, or where `le`, `ge` or `eq` does not."""
     if b.kind in ("lt", "ge"):
         return second - first
     if b.kind in ("eq", "ne"):
@@ -595,9 +630,10 @@ def logical_not(b: Builder, self: Any) -> Any:
 )
 def logic(b: Builder, self: Any, other: Any) -> Any:
     """Combine masks."""
-    name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[b.kind.strip("_").rpartition("_")[2]]
+    operator = b.kind.strip("_").rpartition("_")[2]  # the and of logical_and, bitwise_and and __and__
+    name = {"and": "nn.CMulTable", "or": "nn.CMaxTable", "xor": "nn.CSubTable"}[operator]
     mask = b.combine(name, _as_mask(b, self, "self"), _as_mask(b, other, "other"))
-    return mask >> make("nn.Abs") if name == "nn.CSubTable" else mask
+    return mask >> make("nn.Abs") if operator == "xor" else mask
 
 
 @operation("bucketize.Tensor searchsorted.Tensor", lua=f"{PARTS}, nn.Sum", note=NOTE)
@@ -614,17 +650,18 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | N
     """
     if sorter is not None:
         raise CannotError("the boundaries are not sorted")
-    value, edges = (first, second) if b.kind == "bucketize" else (second, first)
-    if len(edges.shape) != 1:
+    value, boundaries = (first, second) if b.kind == "bucketize" else (second, first)
+    if len(boundaries.shape) != 1:
         raise CannotError("the boundaries are not one row")
     column = b.reshape(value, (*value.shape, 1))  # each element is compared with all boundaries
-    # In both operations `self` has the elements; a number has no type.
+    # ATen's `self` is the elements in both operations; a number has no type.
     layer = is_positive(b, b.dtype_of("self") or "float32")
-    if right or side == "right":  # an edge counts unless it is above the element
-        is_edge_above = b.combine("nn.CSubTable", edges, column) >> layer
-        return reduce_over(b, "nn.Sum", 1 - is_edge_above, [-1])
-    is_edge_below = (column - edges) >> layer
-    return reduce_over(b, "nn.Sum", is_edge_below, [-1])
+    if right or side == "right":  # a boundary counts unless it is above the element
+        is_above = b.combine("nn.CSubTable", boundaries, column) >> layer
+        is_counted = 1 - is_above
+    else:
+        is_counted = (column - boundaries) >> layer
+    return reduce_over(b, "nn.Sum", is_counted, [-1])
 
 
 @operation("sign sgn", lua=f"nn.ConcatTable, nn.CSubTable, {PARTS}", note=NOTE)
@@ -660,7 +697,7 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
         result = b.combine("nn.CMinTable", high, result)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:  # whole numbers are never NaN
         return result
-    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())
+    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())  # NaN where the mask is 0
     return result + nan_where(is_lost)
 
 
@@ -786,12 +823,24 @@ def reduce(b: Builder, self: Wire, dim: Any = None, keepdim: bool = False) -> An
     returns_indices = b.call.op in ("aten.max.dim", "aten.min.dim")
     if not returns_indices or "layers" not in b.allow:
         return value  # without the positions, which are `missing`: a call that takes them is refused
-    axis = dim % len(self.shape)
-    of_smallest = b.kind == "min"
+    _, shape_of_indices = b.shape  # of the two results
+    return [value, _indices_of_extrema(b, self, dim, b.kind == "min", shape_of_indices)]
+
+
+def _indices_of_extrema(b: Builder, value: Wire, dim: int, of_smallest: bool, shape: Any) -> Any:
+    """Return the indices of the largest or smallest elements along a dimension, by pt.ArgMax.
+
+    Args:
+        b: the builder.
+        value: the value.
+        dim: the dimension, negative from the end.
+        of_smallest: whether they are those of the smallest elements.
+        shape: of the result: without the dimension, or with an extent of 1 for it.
+    """
+    axis = dim % len(value.shape)
     layer = make("pt.ArgMax", axis + 1, of_smallest)
-    indices = b.emit(layer, self, shape=without_axis(self.shape, axis) or (1,))  # Lua has no tensor without dimensions
-    _, shape_of_indices = b.shape
-    return [value, b.reshape(indices, shape_of_indices)]
+    shape_in_lua = without_axis(value.shape, axis) or (1,)  # Lua has no tensor without dimensions
+    return b.reshape(b.emit(layer, value, shape=shape_in_lua), shape)
 
 
 @operation(
@@ -808,15 +857,15 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
         self: the value.
         dim: one or several dimensions, negative from the end; all if there are none.
         keepdim: keep each of them, with an extent of 1.
-        unbiased: of one form of the operation, whether the divisor is 1 less than the number of elements.
-        correction: of the other form, how much less the divisor is than the number of elements; `None` for 1.
+        unbiased: of `var.dim`, whether the divisor is 1 less than the number of elements; `None` for the others.
+        correction: of the others, how much less the divisor is than the number of elements; `None` for 1.
     """
     axes = _axes_of(dim, len(self.shape))
-    if correction is None:  # of two forms of the operation, one says how many elements the divisor is less
+    if correction is None:
         correction = 0 if unbiased is False else 1
     mean = reduce_over(b, "nn.Mean", self, axes, keepdim=True)
     variances = reduce_over(b, "nn.Mean", (self - mean) ** 2, axes, keepdim)
-    if correction:
+    if correction:  # nn.Mean divides by the number of elements
         count = prod(make_static(*(self.shape[axis] for axis in axes)))
         if correction >= count:  # PyTorch divides by 0 then
             raise CannotError("a variance of no more elements than its divisor is less")
@@ -845,15 +894,16 @@ def norm(b: Builder, self: Wire, ord: float, dim: Any, keepdim: bool) -> Any:
 @operation("cdist _cdist_forward", lua="nn.CSubTable; as linalg_vector_norm")
 def distances(b: Builder, x1: Any, x2: Any, p: float) -> Any:
     """Return the distances between the rows of two matrices."""
-    rows = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
-    columns = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
-    return norm(b, b.combine("nn.CSubTable", rows, columns), ord=p, dim=[-1], keepdim=False)
+    # (…, rows of the first, rows of the second, columns), of which each has one dimension to be broadcast.
+    first = b.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
+    second = b.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    return norm(b, b.combine("nn.CSubTable", first, second), ord=p, dim=[-1], keepdim=False)
 
 
 @operation("logsumexp", lua="nn.Max, nn.HardTanh, nn.CSubTable, nn.Exp, nn.Sum, nn.Log, nn.CAddTable")
 def logsumexp(b: Builder, self: Wire, dim: Any) -> Any:
     """Return the logarithm of sums of exponentials."""
-    # Without the largest, exponentials may be infinite; the difference of two infinities would be NaN.
+    # The largest is subtracted, as exponentials may be infinite; clipped, as the difference of two infinities is NaN.
     largest = reduce_over(b, "nn.Max", self, dim, keepdim=True) >> make("nn.HardTanh", *_finite(b))
     total = reduce_over(b, "nn.Sum", (self - largest) >> make("nn.Exp"), dim, keepdim=True)
     return b.reshape(largest + (total >> make("nn.Log")), b.shape)
@@ -944,7 +994,7 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
     start = 0
     count = self.shape[dim] if k is None else k
     if b.kind == "median":
-        start = (int(count) - 1) // 2
+        start = (int(count) - 1) // 2  # of an even number, PyTorch returns the lower one of the middle two
         count = 1
     pair = self >> make("pt.Sort", dim + 1, descending or largest)
     results = []
@@ -958,16 +1008,12 @@ def sort(b: Builder, self: Wire, dim: Axis, descending: bool = False, largest: b
 def argmax(b: Builder, self: Wire, dim: int | None, keepdim: bool) -> Any:
     """Return the indices of the largest or smallest elements of a dimension, or of all.
 
-    `dim` is `None` for all. The builder's shape has the dimension or not, as `keepdim` says.
+    `dim` is `None` for all. `b.shape` has the dimension or not, as `keepdim` says.
     """
     if dim is None:  # the index is that in all elements in order
         self = b.reshape(self, (1, prod(make_static(*self.shape))))
         dim = 1
-    axis = dim % len(self.shape)
-    of_smallest = b.kind == "argmin"
-    layer = make("pt.ArgMax", axis + 1, of_smallest)
-    indices = b.emit(layer, self, shape=without_axis(self.shape, axis) or (1,))  # Lua has no tensor without dimensions
-    return b.reshape(indices, b.shape)
+    return _indices_of_extrema(b, self, dim, b.kind == "argmin", b.shape)
 
 
 def repeat_mean(layer: LuaLayer, dim: int, extent: int) -> LuaLayer:
@@ -1023,15 +1069,14 @@ def _affine(b: Builder, value: Wire, weight: Any, bias: Any, size: tuple[int, ..
 def _momentum_in_lua(b: Builder, momentum: float) -> float:
     """Return the momentum of Lua's layer for a normalization with running statistics; remark what it does otherwise.
 
-    Args:
-        b: the builder.
-        momentum: of the operation: 0 for a module without one, which counts its batches for a cumulative average, if it
-            is a batch normalization. An instance normalization without one never updates its statistics.
+    `momentum` is the operation's.
     """
     if b.kind == "instance_norm":
         b.remark("an instance normalization with running statistics uses those of the batch in training", warning=True)
         return momentum
-    if not momentum and getattr(b.module, "momentum", momentum) is None:
+    # Of a module with `momentum=None`, which averages all batches equally, the operation has 0.
+    is_cumulative = momentum == 0 and getattr(b.module, "momentum", momentum) is None
+    if is_cumulative:
         b.remark("momentum=None, a cumulative average, is momentum 0.1 in Lua", warning=True)
         return 0.1
     return momentum
@@ -1072,7 +1117,7 @@ def batch_norm(
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
     shape = input.shape
-    if running_mean is None:
+    if running_mean is None:  # the statistics of the input, in evaluation too
         axes = [0, *range(2, len(shape))]  # all but the channels
         value = _standardized(input, lambda value: reduce_over(b, "nn.Mean", value, axes, keepdim=True), eps)
         return _affine(b, value, weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
@@ -1082,39 +1127,43 @@ def batch_norm(
     if training:  # by the batch, in evaluation too, where it would change the running statistics
         raise CannotError("in training, a batch normalization has no meaning in evaluation")
     momentum = _momentum_in_lua(b, momentum)
-    layer = _batch_norm_layer(len(shape), (weight, bias, running_mean, running_var), momentum, eps)
     images = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input  # signals of height 1
+    layer = _batch_norm_layer(len(images.shape), (weight, bias), (running_mean, running_var), momentum, eps)
     return b.reshape(b.emit(layer, images), shape)
 
 
-def _batch_norm_layer(rank: int, tensors: tuple[Any, Any, Any, Any], momentum: float, eps: float) -> LuaLayer:
+def _batch_norm_layer(
+    rank: int, weight_and_bias: tuple[Any, Any], mean_and_variance: tuple[Any, Any], momentum: float, eps: float
+) -> LuaLayer:
     """Return the layer of a batch normalization with running statistics.
 
     Args:
-        rank: the number of dimensions of its input.
-        tensors: the weight and the bias, parameters or `None`, and the running means and variances.
-        momentum: of the running statistics.
+        rank: the number of dimensions of its input: 2, or 4 for images, or 5 for volumes.
+        weight_and_bias: parameters or `None`.
+        mean_and_variance: the running statistics.
+        momentum: of these.
         eps: is added to variances.
 
     Raises:
         CannotError: the statistics are not of the state dict, or only one of weight and bias is there.
     """
-    weight, bias, running_mean, running_var = tensors
+    weight, bias = weight_and_bias
+    running_mean, running_var = mean_and_variance
     if not isinstance(running_mean, Stored) or not isinstance(running_var, Stored):
         raise CannotError("the statistics are computed")
     if (weight is None) != (bias is None):  # Lua's layer has both or none
         raise CannotError("one of weight and bias is missing")
-    fields = {} if weight is None else {"weight": weight.ref, "bias": bias.ref}
+    weights = {"running_mean": running_mean.ref, "running_var": running_var.ref}
     args: tuple[Any, ...] = (running_mean.ref.size[0],)
-    if not fields:
+    if weight is None:
         is_affine = False
         args = (*args, eps, momentum, is_affine)
-    elif (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
-        args = (*args, eps, momentum)
-    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")  # signals, of rank 3, are given to it as images of height 1
-    return make(
-        f"nn.{kind}BatchNormalization", *args, **fields, running_mean=running_mean.ref, running_var=running_var.ref
-    )
+    else:
+        weights = {"weight": weight.ref, "bias": bias.ref, **weights}
+        if (eps, momentum) != (1e-5, 0.1):  # the defaults of nn
+            args = (*args, eps, momentum)
+    kind = {2: "", 5: "Volumetric"}.get(rank, "Spatial")
+    return make(f"nn.{kind}BatchNormalization", *args, **weights)
 
 
 @operation(
@@ -1150,7 +1199,8 @@ def layer_norm(b: Builder, input: Wire, normalized_shape: Any, weight: Any, bias
 def native_norm(b: Builder, **args: Any) -> Any:
     """Normalize; means and deviations are not returned."""
     kind = next(kind for kind in ("batch_norm", "layer_norm", "group_norm") if kind in b.kind)
-    return OPERATIONS[f"aten.{kind}.default"].call(b, {**args, "num_groups": args.get("group")})
+    args["num_groups"] = args.get("group")  # as group_norm names it, and no other has
+    return OPERATIONS[f"aten.{kind}.default"].call(b, args)
 
 
 @operation("group_norm", lua="nn.View, nn.Mean, nn.CSubTable, nn.Square, nn.Sqrt, nn.CDivTable, nn.CMul, nn.CAdd")

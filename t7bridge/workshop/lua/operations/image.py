@@ -1,11 +1,15 @@
-"""Images, and signals of one to three dimensions: convolution, pooling, interpolation."""
+"""Images, and signals of one to three dimensions: convolution, pooling, interpolation. A function builds the Lua layers
+of one call of a traced program, by the builder `b`, where `b.shape` is the shape of the call's result in PyTorch. A
+value is a `Wire`, which is computed when the model runs, a `Const`, or a tensor of the state dict, `Stored`. Lua's
+layers take images and volumes: a signal, of one dimension, becomes an image of height 1.
+"""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
-from ....data import np
+from ....data import define, np
 from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, replace_axis
 from ..layers import LuaLayer, WeightRef, make
 from ..sizes import CannotError, decide_equal, make_static
@@ -16,18 +20,48 @@ from .shape import apply_to_images, as_image, constant_pad
 INDICES = "the positions of maxima are not available in nn; --allow layers writes a layer, but for volumes"
 
 
-def _per_dimension(rank: int, value: Any, for_height: int) -> tuple[int, ...]:
+def _per_dimension(rank: int, value: Any, for_height: int | None = None) -> tuple[int, ...]:
     """Return an option such as a stride as one number for each dimension of images or volumes.
 
     Args:
         rank: the number of dimensions in PyTorch: 1 for signals, which are images of height 1 in Lua.
         value: one number for all, or one for each.
-        for_height: the number for the height of a signal.
+        for_height: the number for the height of a signal; `None` to leave signals without a height.
     """
     values = (value,) if isinstance(value, int) else tuple(value)
     if len(values) == 1:
         values = values * rank
-    return (for_height, *values) if rank == 1 else values
+    if rank == 1 and for_height is not None:
+        return (for_height, *values)
+    return values
+
+
+@define(frozen=True)
+class _Window:
+    """How the kernel of a convolution or pooling moves: each option a number for each dimension of images or volumes.
+
+    A signal has a height, of which the kernel sees all: 1.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> _Window:
+        """Return a window of PyTorch's options, each one number for all dimensions, `rank`, or one for each."""
+        return cls(
+            _per_dimension(rank, kernel, for_height=1),
+            _per_dimension(rank, stride, for_height=1),
+            _per_dimension(rank, padding, for_height=0),
+            _per_dimension(rank, dilation, for_height=1),
+        )
+
+    @property
+    def is_dilated(self) -> bool:
+        """Whether there are gaps between the elements that a kernel sees."""
+        return set(self.dilation) != {1}
 
 
 def _in_lua_order(*groups: Any) -> tuple[int, ...]:
@@ -81,6 +115,12 @@ def _layer_of_groups(
     return LuaLayer("nn.Concat", (2,), children=parts)
 
 
+def _require_batch(value: Wire, rank: int) -> None:
+    """Refuse a single signal, image or volume, of `rank` dimensions behind the channels."""
+    if len(value.shape) != rank + 2:
+        raise CannotError("the input is not a batch")
+
+
 @operation(
     "conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding",
     lua="nn.SpatialConvolution, nn.SpatialDilatedConvolution, nn.SpatialDepthWiseConvolution, "
@@ -107,71 +147,66 @@ def convolution(
     """
     n_out, n_in, *kernel = weight.shape  # of all groups, and of a group
     rank = len(kernel)
-    if len(input.shape) != rank + 2:
-        raise CannotError("the input is not a batch")
-    kernel = _per_dimension(rank, kernel, for_height=1)
-    stride = _per_dimension(rank, stride, for_height=1)
-    dilation = _per_dimension(rank, dilation, for_height=1)
+    _require_batch(input, rank)
     if padding == "same":
-        padding, input = _pad_same(b, input, [step * (size - 1) for size, step in zip(kernel, dilation)])
-    else:
-        padding = _per_dimension(rank, 0 if padding == "valid" else padding, for_height=0)
+        padding, input = _pad_same(b, input, kernel, _per_dimension(rank, dilation))
+    elif padding == "valid":
+        padding = 0
+    window = _Window.of(rank, kernel, stride, padding, dilation)
     if not is_parameter(weight):
-        _check_computed_weight(b, rank)
-        kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *kernel))
-        layer = make("pt.Convolution", *_in_lua_order(stride, padding, dilation))
-        return apply_to_images(b, layer, input, b.shape, kernels)
+        return _convolution_by_computed_weight(b, input, weight, window)
     has_kernel_for_each_channel = groups > 1 and n_in == 1 and groups == n_out
-    square = _square_of(kernel, stride, padding)
-    if has_kernel_for_each_channel and square is not None and rank < 3 and set(dilation) == {1}:
-        image = _depthwise(b, as_image(b, input), weight, bias, square)
+    if has_kernel_for_each_channel and rank < 3 and _is_square(window) and not window.is_dilated:
+        image = _depthwise(b, as_image(b, input), weight, bias, window)
         return b.reshape(image, b.shape)
-    layer = _convolution_layer(weight, bias, (kernel, stride, padding, dilation), groups)
+    layer = _convolution_layer(weight, bias, window, groups)
     return apply_to_images(b, layer, input, b.shape)
 
 
-def _convolution_layer(weight: Stored, bias: Any, options: tuple[Any, Any, Any, Any], groups: int) -> LuaLayer:
+def _convolution_by_computed_weight(b: Builder, input: Wire, weight: Any, window: _Window) -> Any:
+    """Convolve by pt.Convolution, which takes the kernels as a second input, and tells groups by their shape.
+
+    Args:
+        b: the builder, whose call has the result's shape.
+        input: a batch of signals or images.
+        weight: the kernels, not a parameter.
+        window: how they move.
+
+    Raises:
+        CannotError: layers are not allowed, or the input is volumes.
+    """
+    if "layers" not in b.allow:
+        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
+    if len(window.kernel) > 2:
+        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
+    n_out, n_in = weight.shape[:2]
+    kernels = b.reshape(b.wire(weight, like=input), (n_out, n_in, *window.kernel))
+    layer = make("pt.Convolution", *_in_lua_order(window.stride, window.padding, window.dilation))
+    return apply_to_images(b, layer, input, b.shape, kernels)
+
+
+def _convolution_layer(weight: Stored, bias: Any, window: _Window, groups: int) -> LuaLayer:
     """Return a layer of images or volumes with the kernels of a parameter, or one for each group of channels.
 
     Args:
         weight: the kernels, (channels out, channels in of a group, sizes of a kernel), maybe of signals.
         bias: a parameter, or `None`.
-        options: the kernel, stride, padding and dilation, each with a number for each dimension of images or volumes.
+        window: how they move.
         groups: the number of groups of channels.
     """
-    kernel, stride, padding, dilation = options
     n_out, n_in = weight.shape[:2]  # of all groups, and of a group
-    space = "Spatial" if len(kernel) < 3 else "Volumetric"
+    space = "Spatial" if len(window.kernel) < 3 else "Volumetric"
     name = f"nn.{space}Convolution"
-    args = _in_lua_order(kernel, stride, padding)
-    if set(dilation) != {1}:
+    args = _in_lua_order(window.kernel, window.stride, window.padding)
+    if window.is_dilated:
         name = f"nn.{space}DilatedConvolution"
-        args += _in_lua_order(dilation)
+        args += _in_lua_order(window.dilation)
     n_out_of_group = n_out // groups
-    size_of_group = (n_out_of_group, n_in, *kernel)
+    size_of_group = (n_out_of_group, n_in, *window.kernel)
     return _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in, n_out_of_group, groups))
 
 
-def _square_of(*options: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return one number for each option, such as a stride, that is the same in all dimensions; `None` if one is not."""
-    if any(len(set(numbers)) > 1 for numbers in options):
-        return None
-    return tuple(numbers[0] for numbers in options)
-
-
-def _check_computed_weight(b: Builder, rank: int) -> None:
-    """Refuse a weight that is not a parameter where no layer takes it as an input.
-
-    Raises:
-        CannotError: layers are not allowed, or have no volumes.
-    """
-    if "layers" not in b.allow:
-        raise CannotError("the weight is computed, or is not a parameter; --allow layers takes it as an input")
-    if rank > 2:
-        raise CannotError("the weight of a convolution of volumes is computed, or is not a parameter")
-
-
-def _pad_same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wire]:
+def _pad_same(b: Builder, input: Wire, kernel: Any, dilation: Any) -> tuple[list[int], Wire]:
     """Return the padding that a convolution has on both sides for `padding="same"`, and the input.
 
     Lua's layers pad both sides alike: where the total is odd, the input is padded by one more behind it, as PyTorch
@@ -179,32 +214,42 @@ def _pad_same(b: Builder, input: Wire, total: list[int]) -> tuple[list[int], Wir
 
     Args:
         b: the builder.
-        input: the input.
-        total: the padding of each dimension, before and behind it together.
+        input: a batch.
+        kernel: its size in each dimension of the input, which is not a signal's height.
+        dilation: likewise.
     """
+    totals = [step * (size - 1) for size, step in zip(kernel, dilation)]  # before and behind each dimension
     odd: list[int] = []
-    for amount in reversed(total):  # the last dimension first, and before it and behind it, as PyTorch pads
-        odd += [0, amount % 2]
+    for total in reversed(totals):  # the last dimension first, and before it and behind it, as PyTorch pads
+        odd += [0, total % 2]
     if any(odd):
         input = constant_pad(b, input, odd, 0.0)
-    return [amount // 2 for amount in total], input
+    return [total // 2 for total in totals], input
 
 
-def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, square: tuple[int, ...]) -> Any:
+def _is_square(window: _Window) -> bool:
+    """Return whether the kernel, stride and padding are the same in all dimensions, also that of a signal's height."""
+    return all(len(set(numbers)) == 1 for numbers in (window.kernel, window.stride, window.padding))
+
+
+def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, window: _Window) -> Any:
     """Apply nn.SpatialDepthWiseConvolution, which swaps width and height (nn 8726825): it is right on squares.
 
     Images are padded to a square with zeros, and the output is cropped.
 
     Args:
-        b: the builder.
+        b: the builder, whose call has the result's shape, of images or signals.
         input: a batch of images.
         weight: a kernel for each channel.
         bias: a parameter, or `None`.
-        square: the kernel, stride and padding, each for both dimensions.
+        window: a square one, see `_is_square`, which is not dilated.
     """
     batch, channels, height, width = input.shape
+    # Images that are square in the example have to be so: their size may stay open.
     side = height if decide_equal(height, width) else max(make_static(height, width))
-    kernel, stride, pad = square
+    kernel, _ = window.kernel
+    stride, _ = window.stride
+    pad, _ = window.padding
     input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
     layer = make(
         "nn.SpatialDepthWiseConvolution",
@@ -253,27 +298,40 @@ def transposed_convolution(
         groups: the number of groups of channels, each with kernels of its own.
         dilation: one number, or one for each dimension.
     """
-    n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
+    _, _, *kernel = weight.shape
     rank = len(kernel)
-    is_dilated = any(step != 1 for step in _per_dimension(rank, dilation, for_height=1))
-    # By the layer that takes a computed weight; it takes no volumes.
-    if "layers" in b.allow and rank < 3 and (is_dilated or not is_parameter(weight)):
+    _require_batch(input, rank)
+    window = _Window.of(rank, kernel, stride, padding, dilation)
+    # By the layer of a convolution that takes a computed weight; it takes no volumes.
+    if "layers" in b.allow and rank < 3 and (window.is_dilated or not is_parameter(weight)):
         return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
     check_learned(weight, "weight")
-    if is_dilated:
+    if window.is_dilated:
         raise CannotError("nn has no transposed convolution with dilation")
-    kernel = _per_dimension(rank, kernel, for_height=1)
-    stride = _per_dimension(rank, stride, for_height=1)
-    padding = _per_dimension(rank, padding, for_height=0)
     extra = _per_dimension(rank, output_padding, for_height=0)
-    if any(amount >= step for amount, step in zip(extra, stride)):  # which Lua's layers refuse
+    if any(amount >= step for amount, step in zip(extra, window.stride)):  # which Lua's layers refuse
         raise CannotError("the output padding is not less than the stride")
-    name = "nn.SpatialFullConvolution" if rank < 3 else "nn.VolumetricFullConvolution"
-    n_in_of_group = n_in // groups
-    args = _in_lua_order(kernel, stride, padding, extra)
-    size_of_group = (n_in_of_group, n_out, *kernel)
-    layer = _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in_of_group, n_out, groups))
+    layer = _transposed_layer(weight, bias, window, extra, groups)
     return apply_to_images(b, layer, input, b.shape)
+
+
+def _transposed_layer(weight: Stored, bias: Any, window: _Window, extra: tuple[int, ...], groups: int) -> LuaLayer:
+    """Return a layer of images or volumes with transposed kernels, or one for each group of channels.
+
+    Args:
+        weight: the kernels, (channels in, channels out of a group, sizes of a kernel), a parameter, maybe of signals.
+        bias: a parameter, or `None`.
+        window: how they move, not dilated.
+        extra: the output padding in each dimension of images or volumes.
+        groups: the number of groups of channels.
+    """
+    n_in, n_out = weight.shape[:2]  # of all groups, and of a group
+    n_in_of_group = n_in // groups
+    space = "Spatial" if len(window.kernel) < 3 else "Volumetric"
+    args = _in_lua_order(window.kernel, window.stride, window.padding, extra)
+    size_of_group = (n_in_of_group, n_out, *window.kernel)
+    channels = (n_in_of_group, n_out, groups)
+    return _layer_of_groups(f"nn.{space}FullConvolution", args, weight, bias, size_of_group, channels=channels)
 
 
 def _transposed_by_convolution(
@@ -298,14 +356,15 @@ def _transposed_by_convolution(
     kernels = b.reshape(b.wire(weight, like=input), (groups, n_in_of_group, n_out, *kernel))
     kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
     kernels = b.reshape(kernels, (groups * n_out, n_in_of_group, *kernel))
+    # Signals stay signals here, as `convolution` takes them.
+    strides = _per_dimension(rank, stride)
+    paddings = _per_dimension(rank, padding)
+    output_paddings = _per_dimension(rank, output_padding)
+    dilations = _per_dimension(rank, dilation)
     sides: list[int] = []
-    # Signals stay signals here: without the height that `_per_dimension` adds.
-    strides, paddings, output_paddings, dilations = (
-        _per_dimension(rank, value, for_height=0)[-rank:] for value in (stride, padding, output_padding, dilation)
-    )
     for dimension, size in enumerate(kernel):
         axis = 2 + dimension  # behind the batch and the channels
-        kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)
+        kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)  # reversed
         if strides[dimension] > 1:
             input = _insert_zeros(b, input, axis, strides[dimension])
         # How far a kernel reaches beyond the first and the last element.
@@ -347,28 +406,30 @@ def im2col(b: Builder, self: Wire, kernel_size: Any, dilation: Any, padding: Any
     The result is (batch, channels x elements of a kernel, positions of it). Each option is one number, or one for the
     height and one for the width.
     """
-    # The height is one of the two dimensions: none is added.
-    kernel = _per_dimension(2, kernel_size, for_height=0)
-    dilation = _per_dimension(2, dilation, for_height=0)
-    stride = _per_dimension(2, stride, for_height=0)
-    top, left = _per_dimension(2, padding, for_height=0)
+    window = _Window.of(2, kernel_size, stride, padding, dilation)
+    top, left = window.padding
     value = constant_pad(b, self, [left, left, top, top], 0.0)
     lead = value.shape[:-2]
     height, width = make_static(*value.shape[-2:])
-
-    def positions_of_elements(dimension: int, extent: int) -> Any:
-        """Return the index of each element of a kernel (rows), in one dimension, for each start of it (columns)."""
-        offsets = np.arange(kernel[dimension]) * dilation[dimension]
-        last_start = extent - 1 - offsets[-1]
-        starts = np.arange(last_start // stride[dimension] + 1) * stride[dimension]
-        return offsets[:, None] + starts
-
-    rows = positions_of_elements(0, height)
-    columns = positions_of_elements(1, width)
-    # Of shape (kernel height, kernel width, starts down, starts across).
+    rows, columns = (_positions_of_kernel(window, axis, extent) for axis, extent in enumerate((height, width)))
+    # In the image row by row: of shape (kernel height, kernel width, starts down, starts across).
     positions = rows[:, None, :, None] * width + columns[:, None, :]
     flat = b.reshape(value, (*lead, height * width))
     return b.reshape(b.gather_constant(flat, positions, axis=len(lead)), b.shape)
+
+
+def _positions_of_kernel(window: _Window, axis: int, extent: int) -> Any:
+    """Return the index of each element of a kernel (rows), along one dimension, for each start of it (columns).
+
+    Args:
+        window: how the kernel moves.
+        axis: the dimension of the image: 0 for the height, 1 for the width.
+        extent: of the dimension, with the padding.
+    """
+    offsets = np.arange(window.kernel[axis]) * window.dilation[axis]
+    last_start = extent - 1 - offsets[-1]
+    starts = np.arange(last_start // window.stride[axis] + 1) * window.stride[axis]
+    return offsets[:, None] + starts
 
 
 @operation(
@@ -393,7 +454,7 @@ def pool(
 
     Args:
         b: the builder.
-        self: (batch, channels, sizes of a signal, an image or a volume).
+        self: (batch, channels, sizes of a signal, an image or a volume), or without the batch.
         kernel_size: one number, or one for each dimension.
         stride: likewise; none for the kernel's.
         padding: likewise.
@@ -406,48 +467,81 @@ def pool(
         The maxima or means; in a list with the positions of the maxima, if the operation returns these and a layer for
         them is allowed.
     """
-    has_indices = b.kind.endswith("indices")
-    is_max = b.kind.startswith("max")
-    rank = int(b.kind.partition("pool")[2][0])  # the 2 of max_pool2d_with_indices
-    shape = b.shape[0] if has_indices else b.shape
-    kernel = _per_dimension(rank, kernel_size, for_height=1)
-    stride = _per_dimension(rank, stride, for_height=1) if stride else kernel
-    padding = _per_dimension(rank, padding, for_height=0)
-    dilation = _per_dimension(rank, dilation, for_height=1)
-    layer = _pooling_layer(rank, is_max, (kernel, stride, padding, dilation), ceil_mode)
-    if not is_max:
-        is_padded = any(padding)
-        _check_means(rank, is_padded, ceil_mode, divisor_override)
-        if divisor_override:  # Lua divides by the number of elements of the kernel
-            layer = layer * (prod(kernel) / divisor_override)
-        elif not count_include_pad and (is_padded or ceil_mode):
-            layer.calls += (("setCountExcludePad", ()),)
-    result = apply_to_images(b, layer, self, shape)
-    if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
-        return result
-    indices = make("pt.MaxPlaces", *_in_lua_order(kernel, stride, padding, dilation), ceil_mode)
-    return [result, apply_to_images(b, indices, self, shape)]
+    rank = _rank_of_pooling(b.kind)
+    window = _Window.of(rank, kernel_size, stride or kernel_size, padding, dilation)
+    if b.kind.startswith("avg"):
+        layer = _averaging_layer(window, ceil_mode, count_include_pad, divisor_override)
+        return _pooled(b, layer, self, rank, b.shape)
+    layer = _pooling_layer("Max", window, ceil_mode)
+    if not b.kind.endswith("indices"):
+        return _pooled(b, layer, self, rank, b.shape)
+    shape, _ = b.shape  # of the maxima, and of their positions, which is the same
+    maxima = _pooled(b, layer, self, rank, shape)
+    if "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
+        return maxima
+    options = _in_lua_order(window.kernel, window.stride, window.padding, window.dilation)
+    layer_of_positions = make("pt.MaxPlaces", *options, ceil_mode)
+    return [maxima, _pooled(b, layer_of_positions, self, rank, shape)]
 
 
-def _pooling_layer(rank: int, is_max: bool, options: tuple[Any, Any, Any, Any], ceil_mode: bool) -> LuaLayer:
+def _rank_of_pooling(kind: str) -> int:
+    """Return the number of dimensions that an operation pools: 2 for `max_pool2d_with_indices`."""
+    return int(kind.partition("pool")[2][0])
+
+
+def _pooled(b: Builder, layer: LuaLayer, value: Wire, rank: int, shape: Any) -> Any:
+    """Apply a pooling layer to a batch, or to a single signal, image or volume, which these layers take, too.
+
+    Args:
+        b: the builder.
+        layer: of images, also for signals, or of volumes.
+        value: the batch, or the single one.
+        rank: the number of dimensions that are pooled: 1 for signals, whose channels are not the height of an image.
+        shape: of the result.
+    """
+    if rank > 1:
+        return b.emit(layer, value, shape=shape)
+    images = b.reshape(value, (*value.shape[:-1], 1, value.shape[-1]))
+    pooled = b.emit(layer, images, shape=(*shape[:-1], 1, shape[-1]))
+    return b.reshape(pooled, shape)
+
+
+def _pooling_layer(name: str, window: _Window, ceil_mode: bool) -> LuaLayer:
     """Return a pooling layer, without the padding and the dilation where they do nothing.
 
     Args:
-        rank: the number of dimensions: 1 for signals, which are images of height 1.
-        is_max: whether it returns maxima, and not means.
-        options: the kernel, stride, padding and dilation, each with a number for each dimension of images or volumes.
+        name: `Max` or `Average`, which has no dilation in PyTorch.
+        window: how the kernel moves.
         ceil_mode: whether windows may reach beyond the end.
     """
-    kernel, stride, padding, dilation = options
-    name = "Max" if is_max else "Average"
-    args = _in_lua_order(kernel, stride)
-    if any(step != 1 for step in dilation):
-        name = "DilatedMax"  # means have no dilation in PyTorch
-        args = _in_lua_order(kernel, stride, padding, dilation)
-    elif any(padding):
-        args = _in_lua_order(kernel, stride, padding)
+    space = "Spatial" if len(window.kernel) < 3 else "Volumetric"
+    args = _in_lua_order(window.kernel, window.stride)
+    if window.is_dilated:
+        name = f"Dilated{name}"
+        args += _in_lua_order(window.padding, window.dilation)
+    elif any(window.padding):
+        args += _in_lua_order(window.padding)
     calls = (("ceil", ()),) if ceil_mode else ()
-    return make(f"nn.{'Spatial' if rank < 3 else 'Volumetric'}{name}Pooling", *args, calls=calls)
+    return make(f"nn.{space}{name}Pooling", *args, calls=calls)
+
+
+def _averaging_layer(window: _Window, ceil_mode: bool, count_include_pad: bool, divisor: int | None) -> LuaLayer:
+    """Return a layer of average pooling; see `pool` for the arguments.
+
+    Raises:
+        CannotError: no layer of nn has these options.
+    """
+    is_padded = any(window.padding)
+    if divisor is not None and ceil_mode:
+        raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
+    if len(window.kernel) == 3 and (is_padded or ceil_mode):
+        raise CannotError("nn.VolumetricAveragePooling has neither padding nor ceil mode")
+    layer = _pooling_layer("Average", window, ceil_mode)
+    if divisor is not None:  # Lua divides by the number of elements of the kernel
+        return layer * (prod(window.kernel) / divisor)
+    if not count_include_pad and (is_padded or ceil_mode):
+        layer.calls += (("setCountExcludePad", ()),)
+    return layer
 
 
 @operation("max_unpool2d", lua="pt.Scatter", package="layers")
@@ -471,18 +565,6 @@ def max_unpool(b: Builder, self: Wire, indices: Any) -> Any:
     return b.reshape(image, b.shape)
 
 
-def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None:
-    """Refuse options of average pooling that no layer of nn has; see `pool` for them.
-
-    Raises:
-        CannotError: there is no such layer.
-    """
-    if divisor is not None and ceil_mode:
-        raise CannotError("means have a divisor of their own, and windows reach beyond the padding")
-    if rank == 3 and (padded or ceil_mode):
-        raise CannotError("nn.VolumetricAveragePooling has neither padding nor ceil mode")
-
-
 @operation(
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d "
     "adaptive_max_pool2d",
@@ -492,19 +574,19 @@ def _check_means(rank: int, padded: bool, ceil_mode: bool, divisor: Any) -> None
 def adaptive_pool(b: Builder, self: Wire) -> Any:
     """Max and average pooling to a given size."""
     is_max = "max" in b.kind
-    rank = len(self.shape) - 2
+    rank = _rank_of_pooling(b.kind)
     shape = b.shape[0] if is_max else b.shape
+    new_sizes = shape[-rank:]
     if rank == 3:  # nn has no adaptive layer of volumes
-        sizes = make_static(*self.shape[2:])
-        if any(size % count for size, count in zip(sizes, shape[2:])):
+        sizes = make_static(*self.shape[-rank:])
+        if any(size % count for size, count in zip(sizes, new_sizes)):
             raise CannotError("nn has adaptive pooling in three dimensions only where sizes divide")
-        kernel = _in_lua_order([size // count for size, count in zip(sizes, shape[2:])])
+        kernel = _in_lua_order([size // count for size, count in zip(sizes, new_sizes)])
         stride = kernel
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
     name = "nn.SpatialAdaptiveMaxPooling" if is_max else "nn.SpatialAdaptiveAveragePooling"
-    new_sizes = _per_dimension(rank, shape[2:], for_height=1)
-    layer = make(name, *_in_lua_order(new_sizes))
-    return apply_to_images(b, layer, self, shape)
+    layer = make(name, *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+    return _pooled(b, layer, self, rank, shape)
 
 
 @operation(
@@ -529,7 +611,7 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
         if new_sizes == old_sizes:
             return input
         factor = _factor_of_nearest(old_sizes, new_sizes, scale_factors)
-        if factor is not None:
+        if factor is not None:  # a layer for images of any size
             return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=shape)
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
@@ -554,10 +636,12 @@ def _factor_of_nearest(old_sizes: Any, new_sizes: Any, scale_factors: Any) -> An
         scale_factors: as for `upsample`.
     """
     quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
-    quotient, *others = set(quotients)
-    # PyTorch goes by the quotient of the sizes if it is 2, whatever factors are stated: 3.4 for 2 and 6 is not 3.
+    quotient = quotients[0]
+    if quotients != [quotient] * len(quotients):
+        return None
+    # PyTorch goes by stated factors, such as 3.4 for the sizes 2 and 6; but if the quotient is 2, by that.
     is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
-    return quotient if is_by_quotient and not others else None
+    return quotient if is_by_quotient else None
 
 
 def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) -> Any:
@@ -571,7 +655,8 @@ def _interpolate_along(b: Builder, value: Wire, dimension: int, new_sizes: Any) 
     """
     extent = value.shape[2 + dimension]
     matrix = _interpolation_matrix(b, dimension, extent, new_sizes)
-    if extent == new_sizes[dimension] and np.array_equal(matrix, np.eye(extent)):
+    is_identity = extent == new_sizes[dimension] and np.array_equal(matrix, np.eye(extent))
+    if is_identity:
         return value
     return multiply_along(b, value, 2 + dimension, matrix)
 
@@ -587,7 +672,7 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
     """
     rank = len(new_sizes)
     args = {**b.call.args, "input": b.constant(_unit_images(rank, dimension, extent))}
-    # The other dimensions keep their size.
+    # The call has either factors or sizes. The other dimensions keep their size.
     if args["scale_factors"]:
         args["scale_factors"] = replace_axis((1.0,) * rank, dimension, args["scale_factors"][dimension])
     else:
@@ -595,10 +680,11 @@ def _interpolation_matrix(b: Builder, dimension: int, extent: int, new_sizes: An
     images = b.compute(args)
     if not isinstance(images, Const):
         raise CannotError("the interpolation cannot be computed")
-    # All lines along the dimension in an image are equal: the first is a row of the matrix.
-    channels = images.array()[0]
-    first_line = (slice(None), *replace_axis((0,) * rank, dimension, slice(None)))  # of each channel
-    return channels[first_line]
+    (channels,) = images.array()  # the only example: a channel for each unit vector
+    # All lines along the dimension in a channel are equal: the first is a row of the matrix.
+    first_line = replace_axis((0,) * rank, dimension, slice(None))
+    first_line_of_each = (slice(None), *first_line)
+    return channels[first_line_of_each]
 
 
 _WIDTH_OF_UNIT_IMAGES = 2
@@ -615,7 +701,8 @@ def _unit_images(rank: int, dimension: int, extent: int) -> Any:
     """
     sizes = replace_axis((_WIDTH_OF_UNIT_IMAGES,) * rank, dimension, extent)
     unit_vectors = np.eye(extent).reshape(extent, *replace_axis((1,) * rank, dimension, extent))
-    return np.broadcast_to(unit_vectors, (extent, *sizes))[np.newaxis].copy()
+    channels = np.broadcast_to(unit_vectors, (extent, *sizes))
+    return channels[np.newaxis].copy()  # of one example; a tensor needs an array that can be written
 
 
 @operation("col2im", lua="pt.Fold", package="layers")
@@ -647,6 +734,8 @@ def grid_sampler(
     paddings = ("zeros", "border")  # 2 is reflection
     if len(input.shape) != 4 or interpolation_mode >= len(interpolations) or padding_mode >= len(paddings):
         raise CannotError("samples volumes, or by cubic interpolation or reflection")
-    layer = make("pt.GridSample", interpolations[interpolation_mode], paddings[padding_mode], align_corners)
+    interpolation = interpolations[interpolation_mode]
+    padding = paddings[padding_mode]
+    layer = make("pt.GridSample", interpolation, padding, align_corners)
     image, points = b.wires(input, grid)
     return b.emit(layer, image, points, shape=b.shape)

@@ -1,4 +1,8 @@
-"""Matrix products, attention, and weights that are a learned tensor times a scale, as by weight normalization."""
+"""Matrix products, attention, and weights that are a learned tensor times a scale, as by weight normalization.
+A function builds the Lua layers of one call of a traced program, by the builder `b`, where `b.shape` is the shape of
+the call's result in PyTorch. A value is a `Wire`, which is computed when the model runs, a `Const`, or a tensor of the
+state dict, `Stored`. An `Extent` is an open size, which depends on those of the inputs.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,13 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
         bias: a parameter; `None` for none.
     """
     n_out, n_in = weight.ref.size
-    # PyTorch merges leading dimensions before a product of matrices, and splits them again behind it. Two open extents
-    # must not be merged, as no view would separate them: the layer is then applied to what the view is of. One is the
-    # batch, the first of the dimensions.
+    # PyTorch merges leading dimensions before a product of matrices, and splits them again behind it. No view would
+    # separate two open extents again: the layer is applied to what was merged instead. A single one, the batch, is the
+    # first of them.
     unmerged = b.before_view(value)
     lead = _merged_dimensions(unmerged.shape, (value.shape[0], n_in))
-    if not is_static(lead[1:]):  # `value` is a matrix, as its rows are all that was merged
+    are_two_open = not is_static(lead[1:])
+    if are_two_open:
         result = apply_linear(b, b.reshape(unmerged, (*lead, n_in)), weight, bias)
         return b.reshape(result, (value.shape[0], n_out))
     layer = linear_layer(weight, bias)
@@ -61,9 +66,9 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
 
 
 def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
-    """Return the leading extents of a value whose product is the number of rows of it as a matrix.
+    """Return the leading extents of a value, two or more, that are merged to the rows of it as a matrix.
 
-    Empty if less than two are merged to rows, or the rest is not what a row has.
+    Empty if there are none: fewer are the rows, or the rest is not what a row has.
 
     Args:
         shape: of the value.
@@ -118,10 +123,10 @@ def _is_of_outputs(weight: Scaled, is_transposed: bool) -> bool:
 
 
 def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator of builders of operations with a weight and a bias: for ones that a layer cannot hold.
+    """Return a decorator of builders of operations with a weight and a bias, such as a convolution.
 
-    The scale of a weight is applied to the outputs, or to the inputs. A bias that is not a parameter, or would be
-    scaled, is added behind the layer.
+    The decorated builder takes any weight and bias. It leaves to the builder what the operation's layer can hold, a
+    parameter without a scale and a bias beside it, and computes the rest before and behind that layer.
 
     Args:
         is_transposed: whether the first dimension of the weight is of the inputs, as in transposed convolutions.
@@ -145,29 +150,37 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
             # With groups, the second dimension is of the channels in a group: no dimension of the inputs or outputs.
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)
-            scale_of_outputs = None
+            if isinstance(weight, Scaled) and _is_of_outputs(weight, is_transposed):
+                # Without the bias, which would be scaled, too.
+                unscaled = build(b, input, _with_kernels_in_order(b, weight.param), None, **options)
+                return _plus_bias(b, _times_channels(b, unscaled, weight.scale, channels), bias, channels)
             if isinstance(weight, Scaled):
-                if _is_of_outputs(weight, is_transposed):
-                    scale_of_outputs = weight.scale
-                else:
-                    input = _times_channels(b, input, weight.scale, channels)
+                input = _times_channels(b, input, weight.scale, channels)
                 weight = weight.param
-            # As images, signals get a height: it is between the two dimensions that a transposed matrix exchanges.
-            is_of_signals = len(weight.shape) == 3
-            if is_of_signals and isinstance(weight, Stored) and weight.ref.transposed:
-                weight = b.wire(weight)  # which is transposed when the model runs
-            # A layer holds a bias beside a weight; that of outputs that are scaled would be scaled, too.
-            is_bias_held = scale_of_outputs is None and is_parameter(bias) and is_parameter(weight)
-            result = build(b, input, weight, bias if is_bias_held else None, **options)
-            if scale_of_outputs is not None:
-                result = _times_channels(b, result, scale_of_outputs, channels)
-            if bias is None or is_bias_held:
-                return result
-            return result + _along_channels(b, result, bias, channels)
+            weight = _with_kernels_in_order(b, weight)
+            if is_parameter(weight) and is_parameter(bias):
+                return build(b, input, weight, bias, **options)
+            return _plus_bias(b, build(b, input, weight, None, **options), bias, channels)
 
         return build_any
 
     return decorate
+
+
+def _with_kernels_in_order(b: Builder, weight: Any) -> Any:
+    """Return a weight; transposed kernels of signals become a wire, which transposes them when the model runs.
+
+    Signals become images, with a height between the two dimensions that are exchanged: no `WeightRef` can say that.
+    """
+    is_of_signals = len(weight.shape) == 3
+    if is_of_signals and isinstance(weight, Stored) and weight.ref.transposed:
+        return b.wire(weight)
+    return weight
+
+
+def _plus_bias(b: Builder, value: Wire, bias: Any, channels: int) -> Any:
+    """Return a value plus a bias along its dimension of channels; a bias of `None` is none."""
+    return value if bias is None else value + _along_channels(b, value, bias, channels)
 
 
 def _times_channels(b: Builder, value: Wire, scale: Any, channels: int) -> Any:
@@ -190,18 +203,19 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
     """
     if is_parameter(weight) and len(weight.ref.size) == 2:
         return apply_linear(b, input, weight, bias)
-    product = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
-    return product if bias is None else product + bias
+    # A computed matrix, or a vector, whose result has no dimension of outputs.
+    result = matmul(b, input, b.permute(weight, range(len(weight.shape))[::-1]))
+    return result if bias is None else result + bias
 
 
 @operation("matmul mm bmm mv dot vdot", lua="nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
-    # By a parameter: nn.Linear, whose weight is (out, in), and so transposed. Dimensions of extent 1 before the two are
-    # those of the result, and not of the weight.
-    if is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size):
-        transposed = b.permute(other, (*range(len(other.shape) - 2), -1, -2))
-        if isinstance(transposed, Stored) and all(extent == 1 for extent in other.shape[:-2]):
+    is_matrix_of_layer = is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size)
+    if is_matrix_of_layer and all(extent == 1 for extent in other.shape[:-2]):
+        transposed = b.permute(other, (*range(len(other.shape) - 2), -1, -2))  # nn.Linear's weight is (out, in)
+        if isinstance(transposed, Stored):  # else it would be computed
+            # Dimensions of extent 1 before the two are those of the result, and not of the layer's weight.
             shape = (*broadcast(self.shape[:-2], other.shape[:-2]), *self.shape[-2:-1], other.shape[-1])
             return b.reshape(apply_linear(b, b.wire(self), transposed, None), shape)
     # A vector is a matrix of one column, or of one row, which the result does not have.
@@ -226,8 +240,8 @@ def addmm(b: Builder, self: Any, mat1: Any, mat2: Any, beta: float, alpha: float
     The result is beta self + alpha mat1 mat2.
     """
     if is_parameter(self, mat2) and beta == alpha == 1 and len(self.ref.size) == 1:
-        transposed = b.permute(mat2, (1, 0))
-        if isinstance(transposed, Stored):  # as nn.Linear holds it
+        transposed = b.permute(mat2, (1, 0))  # nn.Linear's weight is (out, in)
+        if isinstance(transposed, Stored):  # else it would be computed
             return apply_linear(b, b.wire(mat1), transposed, bias=self)
     total = matmul(b, mat1, mat2) * alpha
     return total + (self if beta == 1 else b.wire(self) * beta)
@@ -260,12 +274,16 @@ def weight_norm(b: Builder, v: Learned, g: Any, dim: int) -> Any:
 
     `v` has the direction, and `g` a length for each index of a dimension, or one for all: the weight is v g / |v|.
     """
-    axis = None if dim == -1 else dim % len(v.shape)
-    rank = len(v.shape)
+    axes = list(range(len(v.shape)))
+    if dim == -1:  # PyTorch's number for all dimensions
+        axis = None
+        count = 1
+        order = axes
+    else:
+        axis = dim % len(v.shape)
+        count = v.shape[axis]
+        order = [axis, *(other for other in axes if other != axis)]
     # A row for each length.
-    count = 1 if axis is None else v.shape[axis]
-    order = [] if axis is None else [axis]
-    order += [other for other in range(rank) if other != axis]
     rows = b.reshape(b.permute(b.wire(v), order), (count, prod(v.shape) // count))
     norms = b.emit(make("nn.Square") >> make("nn.Sum", 2) >> make("nn.Sqrt"), rows, shape=(count,))
     lengths = b.wire(b.reshape(b.wire(g), (count,)))
@@ -328,18 +346,17 @@ def _add_mask(b: Builder, scores: Wire, attn_mask: Any, is_causal: bool) -> Any:
         CannotError: a constant mask leaves out all of a row, whose softmax is NaN.
     """
     size = scores.shape[-2:]
-    is_boolean = b.dtype_of("attn_mask") == "bool"
-    # Of a mask of 1 and 0 that is computed, the logarithm is added: 0 and minus infinity.
     if is_causal:  # PyTorch refuses a mask beside it
         if is_static(size):
             return _add_constant_mask(b, scores, np.tril(np.ones(size, bool)))
-        return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))
+        return scores + (lower_triangle(b, size, diagonal=0) >> make("nn.Log"))  # log 1 = 0, log 0 = -infinity
     if attn_mask is None:
         return scores
+    is_boolean = b.dtype_of("attn_mask") == "bool"
     if isinstance(attn_mask, Const):
         mask = attn_mask.array()
         return _add_constant_mask(b, scores, mask != 0 if is_boolean else mask)
-    if is_boolean:  # it has no gradient, and that of the logarithm of 0 would be infinite
+    if is_boolean:  # computed, as 1 and 0: it has no gradient, and that of the logarithm of 0 would be infinite
         return scores + (b.wire(attn_mask) >> make("nn.ZeroGrad") >> make("nn.Log"))
     return scores + attn_mask
 

@@ -1,4 +1,9 @@
-"""Recurrent layers (LSTM, GRU, RNN), unrolled: one cell per step, all with the same weights; or nn.SeqLSTM."""
+"""Recurrent layers (LSTM, GRU, RNN), unrolled: one cell per step, all with the same weights; or nn.SeqLSTM.
+A function builds the Lua layers of one call of a traced program, by the builder `b`, where `b.shape` is the shape of
+the call's result in PyTorch. A value is a `Wire`, which is computed when the model runs, a `Const`, or a tensor of the
+state dict, `Stored`. A cell is one direction of one layer, with 4 parameters, or 2 without biases; its states are h,
+and of an LSTM h and c.
+"""
 
 from __future__ import annotations
 
@@ -102,9 +107,11 @@ def _step(b: Builder, kind: str, w_hh: Stored, b_hh: Stored | None, gates: Wire,
         gates: the product with the input of the step.
         states: those after the last step: h, and for an LSTM c.
     """
-    value = b.emit(cell_of(kind, w_hh, b_hh), gates, *states, shape=(gates.shape[0], w_hh.ref.size[1]))
+    hidden = w_hh.ref.size[1]
+    value = b.emit(cell_of(kind, w_hh, b_hh), gates, *states, shape=(gates.shape[0], hidden))
     if kind != "lstm":
         return [value]
+    # A table of h and c, both of this shape.
     return [value >> make("nn.SelectTable", 1), value >> make("nn.SelectTable", 2)]
 
 
@@ -117,11 +124,16 @@ def _initial(b: Builder, state: Any, number: int, like: Wire) -> Any:
         number: of the cell, 0-based.
         like: the input of a step, (batch, features).
     """
-    # Zeros, which PyTorch makes for the batch of the example, are so for any batch.
-    if isinstance(state, Const) and not state.array().any():
+    # PyTorch makes the zeros for the batch of the example; these have the batch of the input, which may be open.
+    if _is_zero(state):
         zero = state.array().reshape(-1)[:1]
         return b.wire(b.constant(zero, (like.shape[0], state.shape[-1])), like=like)
     return b.wire(b.select(state, 0, number), like=like)
+
+
+def _is_zero(state: Any) -> bool:
+    """Return whether a first state is zeros, whatever the inputs are."""
+    return isinstance(state, Const) and not state.array().any()
 
 
 def _run_unrolled(
@@ -141,7 +153,7 @@ def _run_unrolled(
     for param in cell:
         check_learned(param, "weight")
     w_ih, w_hh, b_ih, b_hh = cell if len(cell) == 4 else (*cell, None, None)  # without biases
-    gates = apply_linear(b, value, w_ih, b_ih)
+    gates = apply_linear(b, value, w_ih, b_ih)  # the products of all steps at once
     current = [_initial(b, state, number, b.select(value, time, 0)) for state in states]
     steps = range(value.shape[time])
     outputs = []
@@ -161,7 +173,7 @@ def _run_seq_lstm(b: Builder, value: Wire, cell: list[Any], number: int, backwar
         b: the builder.
         value: the sequence, with time as the first dimension.
         cell: the parameters of the cell.
-        number: of the cell, as `_run_layers` passes it: not needed here, as the first states of all cells are zeros.
+        number: not needed, as the first states of all cells are zeros; `_run_layers` passes it.
         backward: whether it runs from the last step to the first.
 
     Returns:
@@ -171,8 +183,9 @@ def _run_seq_lstm(b: Builder, value: Wire, cell: list[Any], number: int, backwar
     w_ih, w_hh, *_ = refs
     width = w_ih.size[1]
     hidden = w_hh.size[1]
-    layer = make("nn.SeqLSTM", width, hidden, **dict(zip(SEQUENCE_FIELDS, refs)))
-    if backward:
+    weights = dict(zip(SEQUENCE_FIELDS, refs))  # without biases, only the first two
+    layer = make("nn.SeqLSTM", width, hidden, **weights)
+    if backward:  # the outputs are in the order of the input again
         layer = make("nn.SeqReverseSequence", 1) >> layer >> make("nn.SeqReverseSequence", 1)
     outputs = b.emit(layer, value, shape=(*value.shape[:2], hidden))
     last = 0 if backward else value.shape[0] - 1
@@ -190,8 +203,8 @@ def _run_layers(
         cells: the parameters of each cell, in PyTorch's order: layer by layer, and in each the forward one first.
         directions: 1, or 2 if a second cell of each layer runs from the last step to the first.
         dropout: probability between layers.
-        run_cell: runs a cell, by its number, over a sequence, backwards if its last argument is true; returns its
-            outputs and last states.
+        run_cell: `_run_unrolled` or `_run_seq_lstm`, called with the sequence, the parameters of a cell, the number of
+            the cell and whether it runs backwards; returns its outputs and last states.
     """
     last_states = []
     for first in range(0, len(cells), directions):  # the number of the first cell of each layer
@@ -210,8 +223,11 @@ def _run_layers(
 
 
 def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
-    """Return whether nn.SeqLSTM computes the layers: an LSTM of parameters that begins with zeros."""
-    begins_with_zeros = all(isinstance(state, Const) and not state.array().any() for state in states)
+    """Return whether nn.SeqLSTM computes the layers: an LSTM of parameters that begins with zeros.
+
+    It does not return its last c, which must not be used.
+    """
+    begins_with_zeros = all(_is_zero(state) for state in states)
     are_contiguous = is_parameter(*params) and all(param.is_contiguous for param in params)
     return b.kind == "lstm" and begins_with_zeros and are_contiguous and not _cells_are_used(b)
 
@@ -219,7 +235,8 @@ def _fits_rnn(b: Builder, states: list[Any], params: list[Any]) -> bool:
 def _cells_are_used(b: Builder) -> bool:
     """Return whether the program uses the last cells, c, of the LSTM of the current call."""
     calls = b.program.calls
-    # The cells are item 2 of the result: `operator.getitem(lstm, 2)`. No other call has a list of results and a number.
+    # They are item 2 of the result, which the program takes by the call `operator.getitem(lstm, 2)`. No other call has
+    # a list of results as an argument.
     item_of_cells = [CallRef(b.call.name), 2]
     names = {call.name for call in calls if list(call.args.values())[:2] == item_of_cells}
     arguments = [*tree_leaves([call.args for call in calls]), *b.program.outputs]
@@ -258,26 +275,31 @@ def recurrent(
         bidirectional: whether a second cell of each layer runs from the last step to the first.
         batch_first: see `input`.
     """
-    states = hx if b.kind == "lstm" else [hx]  # h and c, or h
-    # Of a torch.nn.LSTM, GRU or RNN. A function that the source calls has no module with the probability.
-    if type(b.module).__name__.startswith(b.kind.partition("_")[0].upper()):
-        dropout = b.module.dropout  # PyTorch traces evaluation with 0
-    params_of_cell = 4 if has_biases else 2
-    cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
     directions = 2 if bidirectional else 1
+    params_of_cell = 4 if has_biases else 2
     has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
-    # Before the refusals and the length, which are those of unrolled layers: nn.SeqLSTM takes any length.
-    if not has_projections and "rnn" in b.allow and _fits_rnn(b, states, params):
-        return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
     if has_projections:
         raise CannotError("projections are not composed")
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
+    cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
+    states = hx if b.kind == "lstm" else [hx]  # h and c, or h
+    name_of_module = b.kind.partition("_")[0].upper()
+    # A torch.nn.LSTM, GRU or RNN has the probability; PyTorch traces evaluation, with 0. A function that the source
+    # calls has no such module.
+    if type(b.module).__name__.startswith(name_of_module):
+        dropout = b.module.dropout
+    if "rnn" in b.allow and _fits_rnn(b, states, params):
+        return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
     time = 1 if batch_first else 0
-    length = int(input.shape[time])
+    _remark_length(b, int(input.shape[time]))
+    return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
+
+
+def _remark_length(b: Builder, length: int) -> None:
+    """Tell the user that layers are unrolled, for sequences of as many steps as the example."""
     steps = "one step" if length == 1 else f"{length} steps"
     b.remark(f"recurrent layers are unrolled for {steps}: the model accepts sequences of that length only")
-    return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
 
 
 def _by_layers_of_rnn(

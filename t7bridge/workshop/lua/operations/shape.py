@@ -1,4 +1,9 @@
-"""Operations on shapes and positions: views, permutations, slices, joins, repetition, padding, indexing, embeddings."""
+"""Operations on shapes and positions: views, permutations, slices, joins, repetition, padding, indexing, embeddings.
+A function builds the Lua layers of one call of a traced program, by the builder `b`: `b.shape` and `b.dtype` are those
+of the call's result, as PyTorch has it. A value is a `Wire`, which is computed when the model runs, a `Const`, or a
+tensor of the state dict, `Stored`. An `Extent` is an open size, which depends on those of the inputs: as a number, or
+where a comparison has to decide, it is as in the example, and the model refuses inputs for which it is not.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,7 @@ from ..build import (
     OpenRange,
     Stored,
     Wire,
+    broadcast,
     is_parameter,
     lower_triangle,
     number_of,
@@ -56,26 +62,43 @@ def same(b: Builder, self: Any) -> Any:
     """Return the same values. Element types are those of the whole model; real values may be complex numbers."""
     wanted = b.dtype
     dtype = b.dtype_of("self")
+    if isinstance(self, Stored):  # of which the program has no types
+        dtype = str(b.program.state[self.ref.key].dtype).removeprefix("torch.")
     if b.call.op == "aten.view.dtype" and wanted != dtype:
         raise CannotError(f"reads the bits of {dtype} as {wanted}")
-    # Whole numbers and masks are floats in Lua already.
-    if not isinstance(self, Wire) or wanted == dtype or not dtype.startswith(("float", "bfloat")):
+    if wanted == dtype or not isinstance(self, (Wire, Const, Stored)):
         return self
+    if isinstance(self, Const):  # one that is broadcast to an open shape: others are computed by PyTorch
+        is_rounded = wanted.startswith(("bool", "int", "uint"))
+        return b.constant(self.array().astype(wanted), self.shape) if is_rounded else self
     if wanted == "bool":
-        return self >> is_nonzero(b, dtype)
-    if wanted.startswith("int"):  # rounded to 0, as by PyTorch, by a copy to whole numbers, without gradient, and back
-        force_copy = None
-        dont_cast = True
-        to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
-        to_float = make("nn.Copy", "torch.LongTensor", "torch.FloatTensor")
-        return self >> make("nn.ZeroGrad") >> to_whole >> to_float
+        return b.wire(self) >> is_nonzero(b, dtype)
+    # Whole numbers and masks are floats in Lua already.
+    if not dtype.startswith(("float", "bfloat")):
+        return self
+    if wanted.startswith("int"):
+        return _rounded_to_0(b.wire(self))
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
+    _remark_precision(b, wanted)
+    return self
+
+
+def _remark_precision(b: Builder, wanted: str) -> None:
+    """Tell the user where floats are not converted to a type, as Lua computes all in that of the whole model."""
     if wanted == "float64" and not b.program.is_double:
         b.remark("float64 parts are computed as float32, as the weights and inputs are float32", warning=True)
     if wanted in ("float16", "bfloat16"):
         b.remark(f"{wanted} parts are computed in the element type of the whole model, without rounding to {wanted}")
-    return self
+
+
+def _rounded_to_0(value: Wire) -> Wire:
+    """Return floats as whole numbers, rounded to 0 as PyTorch does, by a copy to Lua's integers and one back."""
+    force_copy = None
+    dont_cast = True  # a model that is cast to another type would cast the integers, too
+    to_whole = make("nn.Copy", "torch.FloatTensor", "torch.LongTensor", force_copy, dont_cast)
+    to_float = make("nn.Copy", "torch.LongTensor", "torch.FloatTensor")
+    return value >> make("nn.ZeroGrad") >> to_whole >> to_float
 
 
 @operation("detach", lua="nn.ZeroGrad")
@@ -141,9 +164,7 @@ def with_part(
     # In PyTorch, `src` has this shape already. Its extent may still be open where the conditions of `_range` have made
     # `count` a number, which it becomes here.
     src = b.expand(src, replace_axis(self.shape, dim, count))
-    if step != 1:  # elements that are apart
-        # Positions have to be numbers: where they depend on the input's size, `int` takes those of the example, and the
-        # model refuses other sizes.
+    if step != 1:  # elements that are apart, whose positions have to be numbers
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
     return _with_range(b, self, src, dim, begin, end)
 
@@ -204,15 +225,15 @@ def _within(extent: Any, position: Any) -> Any:
     return position if in_example(position) >= 0 else position + extent
 
 
-def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int) -> Any:
+def strided(b: Builder, value: Any, axis: int, start: Any, count: Any, step: int) -> Any:
     """Return every `step`-th element of a dimension.
 
     Args:
         b: the builder.
         value: the value.
         axis: the dimension.
-        start: the first element, 0-based.
-        count: the number of elements that are returned.
+        start: the first element, 0-based: a number or an `Extent`.
+        count: the number of elements that are returned: likewise.
         step: the distance of two of them.
     """
     if step == 1:
@@ -220,11 +241,11 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
     start, count = make_static(start, count)
     # Of an open extent, the comparison makes its result a condition.
     if start + count * step <= value.shape[axis]:
-        # As a matrix with rows of `step` elements, of which they are the first column.
+        # The first column of a matrix with rows of `step` elements.
         part = b.narrow(value, axis, start, count * step)
         rows = b.reshape(part, replace_axis(value.shape, axis, count, step))
         return b.select(rows, axis + 1, 0)
-    # The last row would reach beyond the end.
+    # The last row of the matrix would reach beyond the end.
     return b.gather_constant(value, start + step * np.arange(count), axis)
 
 
@@ -232,10 +253,10 @@ def strided(b: Builder, value: Any, axis: int, start: int, count: int, step: int
 def select(b: Builder, self: Any, dim: Axis, index: int) -> Any:
     """Take one element of a dimension."""
     extent = self.shape[dim]
-    if isinstance(extent, int) and isinstance(index, int):
+    if isinstance(index, int) and isinstance(extent, int):
         return b.select(self, dim, index % extent)
-    # Of an open extent, a negative index stays one: nn.Select counts from the end, too, and from 1 else.
     if isinstance(index, int) and isinstance(self, Wire):
+        # Of an open extent, a negative index stays one: nn.Select counts these from the end, and others from 1.
         position = index + 1 if index >= 0 else index
         shape = b.shape or (1,)  # Lua has no tensor without dimensions
         return b.emit(make("nn.Select", dim + 1, position), self, shape=shape)
@@ -249,7 +270,7 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
 
     Args:
         b: the builder.
-        self: a wire, a constant or a weight.
+        self: the value.
         dim: the dimension.
         start: of a slice in Python: a number or an `Extent`, negative from the end; `None` for 0.
         end: likewise; `None` or `_END` for the end of the dimension.
@@ -258,18 +279,20 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
     if b.shape == self.shape:
         return self
     count = b.shape[dim]
-    # An open range that is empty in the example becomes empty for all inputs, which is refused where it is emitted.
+    # An open range that is empty in the example is so for all inputs: `make_static` fixes it, and `emit` refuses it.
     if in_example(count) == 0:
         make_static(count)
-    # First what needs no condition on the extent; a constant or weight is cut when the model is built, below.
+    # A range up to a distance from the end is one layer for any extent. Below, conditions on open extents are added,
+    # and a constant or weight is cut when the model is built.
     if isinstance(self, Wire) and step == 1:
         narrow = _narrow_to_end(dim, start, end)
         if narrow is not None:
             return b.emit(narrow, self, shape=b.shape)
     begin, end = _range(self.shape[dim], start, end)
     if isinstance(count, Extent):
-        # PyTorch's expression has cases, as the slice may reach beyond the end: `_range` has decided which it is.
-        count = (end - begin + step - 1) // step
+        # PyTorch's expression of the number has cases, for a slice that reaches beyond the end and one that does not.
+        # `_range` has decided which it is, so that there is a simpler one.
+        count = (end - begin + step - 1) // step  # rounded up
     return strided(b, self, dim, begin, count, step)
 
 
@@ -300,7 +323,7 @@ def _narrow_to_end(axis: int, start: Any, end: Any) -> LuaLayer | None:
 )
 def split(b: Builder, self: Any, dim: Axis) -> Any:
     """Cut a dimension into ranges."""
-    ends = accumulate((shape[dim] for shape in b.shape), initial=0)
+    ends = accumulate((shape[dim] for shape in b.shape), initial=0)  # of the shapes of all results
     return [b.narrow(self, dim, start, end - start) for start, end in pairwise(ends)]
 
 
@@ -357,7 +380,8 @@ def repeat(b: Builder, self: Any, repeats: Any) -> Any:
 
     Each is repeated as often as its entry of `repeats` says, which may have further dimensions in front.
     """
-    value = b.reshape(self, (*(1,) * (len(repeats) - len(self.shape)), *self.shape))
+    missing = (1,) * (len(repeats) - len(self.shape))
+    value = b.reshape(self, (*missing, *self.shape))
     if all(extent == 1 or times == 1 for extent, times in zip(value.shape, repeats)):
         return b.expand(value, b.shape)
     # A dimension that is repeated gets one of extent 1 before it, which is expanded; then both become one again.
@@ -536,9 +560,8 @@ def filled(b: Builder, fill_value: Any = None, value: Any = None, s: Any = None)
     return b.constant(np.full(size, b.as_element(number), element), b.shape)
 
 
-@operation("index_select", lua="nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
 @operation("index.Tensor", lua="nn.LookupTable of nn.Constant for a parameter, nn.Narrow and nn.JoinTable, nn.Index")
-def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any = None) -> Any:
+def index(b: Builder, self: Any, indices: Any) -> Any:
     """Take elements at constant positions of one dimension.
 
     Dimensions that follow one another and are indexed together count as one. Computed positions need a layer that nn
@@ -547,37 +570,51 @@ def index(b: Builder, self: Any, indices: Any = None, dim: Axis = 0, index: Any 
     Args:
         b: the builder.
         self: the value.
-        indices: of `index`: for each dimension a tensor of positions, or `None` for all of it.
-        dim: of `index_select`: the dimension.
-        index: of `index_select`: the positions.
+        indices: for each dimension a tensor of positions, or `None` for all of it; one at least is a tensor.
     """
-    # `index` has an index or `None` for each dimension, `index_select` one index of one dimension.
-    indexed = [(axis, item) for axis, item in enumerate(indices or ()) if item is not None]
-    if not indexed:
-        indexed = [(dim, index)]
+    indexed = [(axis, item) for axis, item in enumerate(indices) if item is not None]
     axis, item = indexed[0]
     # A mask gathers as many elements as are true. PyTorch does not trace one among several indices.
-    if len(indexed) == 1 and indices and b.dtype_of("indices", axis) == "bool":
+    if len(indexed) == 1 and b.dtype_of("indices", axis) == "bool":
         raise CannotError("gathers by a mask")
     if len(indexed) == 2 and axis == 0 and isinstance(item, OpenRange) and item.shape == self.shape[:1]:
         # x[arange(batch), index]: one element of each example.
         _, (other_axis, other_item) = indexed
         return _element_of_each_example(b, self, other_axis, other_item)
-    if len(indexed) > 1:
+    if len(indexed) > 1:  # `axis` becomes the merged dimension
         self, item = _as_one_dimension(b, self, indexed)
-    if isinstance(item, Const):
-        return _at_constants(b, self, axis, item.array())
-    if isinstance(item, Wire) and "layers" in b.allow:
-        return at_indices(b, self, axis, item)
+    return _at_positions(b, self, axis, item)
+
+
+@operation("index_select", lua="nn.Narrow and nn.JoinTable, nn.Index, nn.LookupTable")
+def index_select(b: Builder, self: Any, dim: Axis, index: Any) -> Any:
+    """Take elements at constant positions of one dimension."""
+    return _at_positions(b, self, dim, index)
+
+
+def _at_positions(b: Builder, value: Any, axis: int, positions: Any) -> Any:
+    """Return the elements of a dimension at positions, negative ones from the end, whose dimensions replace the one.
+
+    Raises:
+        CannotError: they are computed, and a layer for that is not allowed.
+    """
+    if isinstance(positions, Const):
+        return _at_constants(b, value, axis, positions)
+    if isinstance(positions, Wire) and "layers" in b.allow:
+        return at_indices(b, value, axis, positions)
     raise CannotError("gathers by positions that depend on the inputs")
 
 
-def _at_constants(b: Builder, value: Any, axis: int, positions: Any) -> Any:
-    """Return the elements of a dimension at constant positions, an array of any shape, negative ones from the end."""
-    if positions.size and positions.min() < 0:
-        positions = positions % int(value.shape[axis])
-    elements = b.gather_constant(value, positions, axis)
-    return b.reshape(elements, replace_axis(value.shape, axis, *positions.shape))
+def _at_constants(b: Builder, value: Any, axis: int, positions: Const) -> Any:
+    """Return the elements of a dimension at constant positions of any shape, negative ones from the end."""
+    numbers = positions.array()
+    if numbers.size and numbers.min() < 0:
+        numbers = numbers % int(value.shape[axis])
+    elements = b.gather_constant(value, numbers, axis)
+    # The positions may be a few that are broadcast, to an open shape, too: their elements are broadcast instead.
+    missing = (1,) * (len(positions.shape) - numbers.ndim)
+    elements = b.reshape(elements, replace_axis(value.shape, axis, *missing, *numbers.shape))
+    return b.expand(elements, replace_axis(value.shape, axis, *positions.shape))
 
 
 @operation("diagonal_scatter", lua="nn.View, nn.Narrow, nn.JoinTable")
@@ -667,26 +704,27 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
     axes = [axis for axis, _ in indexed]
     first = axes[0]
     behind = first + len(indexed)
-    extents = value.shape[first:behind]
     if axes != list(range(first, behind)):
         raise CannotError("gathers in dimensions that are apart")
-    extents = make_static(*extents)
+    extents = make_static(*value.shape[first:behind])
     indices = [b.constant(item.array()) if isinstance(item, OpenRange) else item for _, item in indexed]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[behind:]))
     if all(isinstance(index, Const) for index in indices):
         numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
-        return merged, b.constant(np.ravel_multi_index(numbers, extents))
+        shape = broadcast(*(index.shape for index in indices))
+        return merged, b.constant(np.ravel_multi_index(numbers, extents), shape)
     # i, j, k of dimensions of extents I, J, K: (i * J + j) * K + k.
-    total, *others = (_from_front(b, index, extent) for index, extent in zip(indices, extents))
-    for index, extent in zip(others, extents[1:]):
-        total = b.combine("nn.CAddTable", b.wire(total) * extent, index)
+    numbers = [_from_front(b, index, extent) for index, extent in zip(indices, extents)]
+    total = numbers[0]
+    for number, extent in zip(numbers[1:], extents[1:]):
+        total = b.combine("nn.CAddTable", b.wire(total) * extent, number)
     return merged, total
 
 
 def _from_front(b: Builder, index: Any, extent: int) -> Any:
     """Return indices of a dimension with its extent added to negative ones, which count from the end."""
     if isinstance(index, Const):
-        return b.constant(index.array() % extent)
+        return b.constant(index.array() % extent, index.shape)
     is_negative = -b.wire(index) >> is_positive(b, "int64")
     return b.wire(index) + is_negative * extent
 
@@ -707,9 +745,9 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         accumulate: whether they are added to the old ones.
     """
     indexed = [(axis, item) for axis, item in enumerate(indices) if item is not None]
-    axis, item = indexed[0]
     if len(indexed) > 1:
         raise CannotError("replaces elements at positions of several dimensions")
+    ((axis, item),) = indexed
     if b.dtype_of("indices", axis) == "bool":
         number = number_of(values)
         if number is None or accumulate:
@@ -717,11 +755,11 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
         return _filled_by_mask(b, self, axis, item, number)
     values = b.expand(values, replace_axis(self.shape, axis, *item.shape))
     if isinstance(item, Const):
-        item = b.constant(item.array() % int(self.shape[axis]))  # negative ones from the end
-    if not accumulate and isinstance(item, Const):
-        positions = item.array().reshape(-1)
-        values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
-        return b.replace_at(self, positions, values, axis)
+        item = b.constant(item.array() % int(self.shape[axis]), item.shape)  # negative ones from the end
+        if not accumulate:
+            positions = np.broadcast_to(item.array(), make_static(*item.shape)).reshape(-1)
+            values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
+            return b.replace_at(self, positions, values, axis)
     is_one_row = len(item.shape) <= 1  # `_scattered` takes no other
     if "layers" not in b.allow or not is_one_row:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
@@ -734,8 +772,8 @@ def _filled_by_mask(b: Builder, value: Any, axis: int, mask: Any, number: float)
     Args:
         b: the builder.
         value: the value.
-        axis: its first dimension that the mask has.
-        mask: of this dimension and those that follow.
+        axis: the dimension of the value that is the first one of the mask.
+        mask: of this dimension and those that follow it.
         number: the new element.
     """
     behind = len(value.shape) - axis - len(mask.shape)
@@ -750,8 +788,8 @@ def _scattered(b: Builder, value: Any, axis: int, item: Any, values: Any, accumu
         b: the builder.
         value: the value: a wire, a constant or a tensor of the state dict.
         axis: the dimension, 0-based.
-        item: the indices, a value of one dimension at most. They are 0-based, negative ones from the end, as
-            pt.Scatter takes them.
+        item: the indices, a value of one dimension at most: 0-based, or negative from the end, as pt.Scatter takes
+            them.
         values: the slices, likewise a value, with as many in the dimension as there are indices.
         accumulate: whether they are added.
     """
@@ -823,7 +861,7 @@ def scatter(b: Builder, self: Any, dim: Axis, index: Any, src: Any = None, value
 
 
 def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
-    """Return slices of a value at indices of a dimension that are computed.
+    """Return slices of a value at indices of a dimension that are computed, by pt.Gather.
 
     Args:
         b: the builder.
@@ -831,11 +869,13 @@ def at_indices(b: Builder, value: Any, axis: int, index: Wire) -> Any:
         axis: the dimension.
         index: the indices, of any shape, whose dimensions take the place of the one.
     """
+    # As one row, which is repeated along the other dimensions: the layer takes an index for each element.
     count = prod(index.shape)
+    behind = len(value.shape) - axis - 1
+    row = b.reshape(index, (*(1,) * axis, count, *(1,) * behind))
     shape = replace_axis(value.shape, axis, count)
-    positions = b.reshape(index, (*(1,) * axis, count, *(1,) * (len(value.shape) - axis - 1)))
-    like = value if isinstance(value, Wire) else None
-    slices = gather(b, b.wire(value, like=index), dim=axis, index=b.expand(positions, shape, like=like))
+    positions = b.expand(row, shape, like=value if isinstance(value, Wire) else None)
+    slices = gather(b, b.wire(value, like=index), dim=axis, index=positions)
     return b.reshape(slices, replace_axis(value.shape, axis, *index.shape))
 
 
@@ -875,7 +915,7 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
         if not has_own_gradient or not is_parameter(weight):
             flat_rows = b.gather_constant(weight, numbers, axis=0)
             rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
-            return b.expand(rows, b.shape)
+            return b.expand(rows, b.shape)  # the constant's own shape may be one that is broadcast
     indices = b.wire(indices)
     if is_parameter(weight):
         return _looked_up(b, weight, indices, padding_idx, scale_grad_by_freq)
@@ -907,7 +947,7 @@ def steps(b: Builder, start: Any = 0, step: Any = 1) -> Any:
     """Return numbers in steps up to one that depends on the inputs."""
     if start != 0 or step != int(step):
         raise CannotError("counts from another number than 0, or in other steps than whole ones")
-    # If they are counted when the model runs, they are at most so many.
+    # If they are counted when the model runs, they are at most `MOST_COUNTED`.
     last = MOST_COUNTED * int(step)
     b.bounds[b.call.name] = (min(0, last), max(0, last))
     return OpenRange(int(step), b.shape)
@@ -940,14 +980,15 @@ def embedding_bag(
         mode: PyTorch's number of the reduction: 0 for a sum, 1 for a mean, 2 for a maximum.
         per_sample_weights: by which the rows are multiplied, one for each index; `None` for none.
         include_last_offset: whether the offsets end with the number of indices.
-        padding_idx: a row that bags do not count, which is refused; negative or `None` for none.
+        padding_idx: a row that does not count in its bag, which is refused; negative or `None` for none.
     """
     if not is_parameter(weight) or not isinstance(indices, Wire):
         raise CannotError("the rows or the indices are not a parameter and an input")
     if padding_idx is not None and padding_idx >= 0:
         raise CannotError("a row does not count in its bag")
     # Bags of equal size are the rows of a matrix.
-    bags = b.shape[0][0]  # the first extent of the first of several results
+    shape_of_value, *_ = b.shape  # those of several results
+    bags = shape_of_value[0]
     size_of_bags = _size_of_bags(offsets, indices, include_last_offset)
     matrix = b.reshape(indices, (bags, size_of_bags))
     layer = _rows_layer(weight, padding_idx=-1, scale_grad_by_freq=scale_grad_by_freq)
