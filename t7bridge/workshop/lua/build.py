@@ -1,4 +1,4 @@
-"""The table of operations, and the builder that they use: the call at hand, arithmetic and parts of values."""
+"""The table of operations: how each of ATen's is built of Lua layers; and the `Builder` that does so for a call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .values import (
     without_axis,
 )
 from .whole import Bounds
-from .wires import EMPTY, Emitter, Wire, first_wire
+from .wires import EMPTY, Emitter, Wire, wire_with_batch
 
 __all__ = [
     "EMPTY",
@@ -55,20 +55,20 @@ __all__ = [
     "Wire",
     "broadcast",
     "check_learned",
-    "first_wire",
     "is_parameter",
     "lower_triangle",
     "number_of",
     "operation",
     "range_at_runtime",
     "replace_axis",
+    "wire_with_batch",
     "without_axis",
 ]
 
 MOST_RANGES = 8
 """Parts that are joined: so many elements from the end of a dimension, or fewer ranges of indices."""
 MOST_UNNAMED = 4
-"""Layers that an operation may have without being a function of the source."""
+"""Layers that an operation may have in `model.lua` without a Lua function of its own."""
 
 
 # The table
@@ -107,23 +107,23 @@ class Operation:
         """
         _, *parameters = inspect.signature(self.build).parameters.values()  # the first is the builder
         schema = getattr(b.call.target, "_schema", None)  # a function of Python has none
-        args = _with_numbers_for_booleans(args, schema)
+        remaining = _with_numbers_for_booleans(args, schema)
         # Negative dimensions count from the end of the first argument, or of the result if that is not a tensor.
         first_argument = next(iter(args.values()), None)
         rank = len(getattr(first_argument, "shape", b.shape))
-        # Parameters before a `/` take the first arguments, whatever an operation of the entry calls them; the others
-        # take those of their names.
-        remaining = dict(args)
+        # Parameters before a `/` take the first arguments, whatever an operation of the entry calls them.
         positional = []
-        named = {}
-        for parameter, first_name in zip(parameters, args):
+        for parameter, name in zip(parameters, args):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                positional.append(_as_annotated(b, parameter, remaining.pop(first_name), rank))
+                positional.append(_as_annotated(b, parameter, remaining.pop(name), rank))
+        # The others take those of their names.
+        named = {}
         for parameter in parameters:
             if parameter.name in remaining:
                 named[parameter.name] = _as_annotated(b, parameter, remaining.pop(parameter.name), rank)
-        passes_options_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        if passes_options_on:  # as `**options`: those without a parameter
+        # `**options` of a builder takes what is left. Other builders do not need it.
+        takes_options = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        if takes_options:
             named.update(remaining)
         return self.build(b, *positional, **named)
 
@@ -152,14 +152,14 @@ def _as_annotated(b: Builder, parameter: inspect.Parameter, value: Any, rank: in
 
 
 def _with_numbers_for_booleans(args: dict[str, Any], schema: Any) -> dict[str, Any]:
-    """Return arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
+    """Return a copy of arguments with booleans as numbers where the schema has numbers, as PyTorch takes `True` for 1.
 
     Args:
         args: name → value, which may be a list of values.
         schema: ATen's, with the type of each argument; `None` for functions without one.
     """
     if schema is None:
-        return args
+        return dict(args)
     types = {argument.name: str(argument.type) for argument in schema.arguments}
     result = {}
     for name, value in args.items():
@@ -223,7 +223,7 @@ def _full_name(name: str) -> str:
 
 @define(eq=False)
 class Builder(Emitter):
-    """Builds the Lua layers of a program's calls, one at a time: what the builders of operations use for that.
+    """Applies Lua layers to values for one call of a program at a time: what the functions of the table build it with.
 
     Attributes:
         allow: what may be used besides nn and nngraph: `layers`, `rnn`; see `save.PACKAGES`.
@@ -243,7 +243,7 @@ class Builder(Emitter):
     @property
     def path(self) -> str:
         """The path of the module that contains the call; empty for the outermost one."""
-        return self.call.stack[-1].partition("|")[2] if self.call.stack else ""
+        return self.call.stack[-1].path if self.call.stack else ""
 
     @property
     def module(self) -> Any:
@@ -313,21 +313,21 @@ class Builder(Emitter):
         """Return the name of the Lua function that makes an operation of many layers; empty if it needs no function."""
         if layer.weights or len(walk(layer)) <= MOST_UNNAMED:
             return ""
-        is_leaf = self.module is not None and next(self.module.children(), None) is None
-        if not is_leaf:
+        is_in_leaf = self.module is not None and next(self.module.children(), None) is None
+        if not is_in_leaf:
             return self.kind
-        # The only operation of a module has the name of the module's class; but normalizations have their weights in
-        # layers of their own, so that this one is not all of the module.
-        return "" if "norm" in self.kind else type(self.module).__name__
+        if "norm" in self.kind:  # its weights are in layers of their own, so that this one is not all of the module
+            return ""
+        return type(self.module).__name__
 
     # Arithmetic
 
     def operands(self, *values: Any) -> list[Any]:
         """Return the operands of a formula, in their order, of which at least one is a wire.
 
-        A tensor of one element whose value is known becomes a number. A number that depends on the sizes of the inputs
-        becomes a wire, which counts when the model runs, if the formula computes floats. Of whole numbers it is that of
-        the example: a float may not hold the product of two sizes.
+        A tensor of one element whose value is known becomes a number. An extent becomes a wire, which counts when the
+        model runs, if the formula computes floats. In one of whole numbers it is fixed as in the example: a float may
+        not hold the product of two sizes.
 
         Args:
             values: numbers, extents, wires, constants and tensors of the state dict.
@@ -337,11 +337,13 @@ class Builder(Emitter):
         for value in values:
             number = number_of(value)
             operands.append(value if number is None else number)
-        if not any(isinstance(operand, Wire) for operand in operands):
-            # Layers have an input: it is the value that takes the least to become a wire.
-            ranks = [_wire_rank(value, operand) for value, operand in zip(values, operands)]
-            chosen = ranks.index(min(ranks))
-            operands[chosen] = self.wire(values[chosen])
+        if any(isinstance(operand, Wire) for operand in operands):
+            return operands
+        # A layer needs an input. A tensor of several elements would become a wire anyway, one of one element could; a
+        # number of the source is the last choice, as there is no tensor for it.
+        costs = [_cost_as_wire(value, operand) for value, operand in zip(values, operands)]
+        chosen = costs.index(min(costs))
+        operands[chosen] = self.wire(values[chosen])
         return operands
 
     def _counted_if_float(self, value: Any) -> Any:
@@ -388,22 +390,22 @@ class Builder(Emitter):
         The arguments are those of `narrow`.
         """
         shape = replace_axis(value.shape, axis, count)
-        behind = value.shape[axis] - start - count
-        # An open start: nn.Narrow counts it from the front only, nn.Select also from the end, one element at a time.
-        are_last_few = isinstance(start, Extent) and behind == 0 and count in range(1, MOST_RANGES + 1)
+        count_behind = value.shape[axis] - start - count
+        # nn.Narrow counts the start from the front only, which an open one cannot be; see `_last_elements`.
+        are_last_few = isinstance(start, Extent) and count_behind == 0 and count in range(1, MOST_RANGES + 1)
         if are_last_few and len(shape) > 1:  # nn.Select of a vector would be a number
             return self._last_elements(value, axis, count)
         length = count
-        if isinstance(count, Extent) and isinstance(behind, int):
-            length = -1 - behind  # nn.Narrow counts a negative length from the end: -1 is all that follows
+        if isinstance(count, Extent) and isinstance(count_behind, int):
+            length = -1 - count_behind  # nn.Narrow counts a negative length from the end: -1 is all that follows
         # `emit` fixes what is still open of the arguments as in the example.
         return self.emit(make("nn.Narrow", axis + 1, start + 1, length), value, shape=shape)
 
     def _part_of_open_count(self, value: Any, axis: int, start: int, count: Extent) -> Any:
         """Return as many elements of a dimension as an extent of the inputs, by nn.Index of their positions.
 
-        `None` if nn.Narrow can do that, which also takes all but a number of elements; if they cannot be counted when
-        the model runs; or if they are more than there are in the example.
+        `None` if nn.Narrow can do it, as only a number of elements, whatever the inputs are, stays behind those; if no
+        layers can count the elements when the model runs; or if the dimension of the example has fewer.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
@@ -411,11 +413,14 @@ class Builder(Emitter):
             start: the first element, 0-based.
             count: the extent, an open one.
         """
-        behind = value.shape[axis] - start - count
-        if isinstance(behind, int):
+        available = value.shape[axis] - start
+        count_behind = available - count
+        if isinstance(count_behind, int):
             return None
-        # Where the ranges of the extents do not decide it, this comparison adds a condition, see `Extent`.
-        if not count <= value.shape[axis] - start:
+        # A comparison of extents. If their ranges do not decide it, its result in the example becomes a condition of
+        # the model.
+        has_enough = count <= available
+        if not has_enough:
             return None
         numbers_from_1 = positions_from_1(self, count)
         if numbers_from_1 is None:
@@ -425,9 +430,10 @@ class Builder(Emitter):
         return self.emit(make("nn.Index", axis + 1), self.wire(value), indices, shape=shape)
 
     def _last_elements(self, value: Any, axis: int, count: int) -> Any:
-        """Return the last `count` elements of a dimension: each by nn.Select, which counts from the end, and joined.
+        """Return the last `count` elements of a dimension of any extent: each by nn.Select, and joined.
 
-        The value has two dimensions or more: nn.Select of a vector would be a number.
+        nn.Select counts from the end, which nn.Narrow cannot. The value has two dimensions or more: nn.Select of a
+        vector would be a number.
         """
         elements = []
         for index in range(-count, 0):
@@ -460,9 +466,9 @@ class Builder(Emitter):
         return self.emit(make("nn.JoinTable", axis + 1), *wires, shape=replace_axis(wires[0].shape, axis, total))
 
     def gather_constant(self, value: Any, indices: Any, axis: int, *others: Any) -> Any:
-        """Return elements of a dimension of one or several values by constant indices.
+        """Return elements of a dimension of one or several values by constant indices, by the plainest layers.
 
-        The elements are those of the values one behind the other, as `concatenate` of them all would have them.
+        The indices count through the values one behind the other, as if `concatenate` had joined them.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
@@ -473,14 +479,16 @@ class Builder(Emitter):
         """
         values = [value, *others]
         indices = indices.reshape(-1)
-        ranges = _ranges_of(indices, make_static(*(item.shape[axis] for item in values[:-1])))
-        # A single range of a parameter needs no layer, see `narrow`. Several are rows of an nn.LookupTable, which
-        # holds the whole parameter as its weight, a matrix.
+        # The extent of the last value does not matter, and may be open.
+        extents = make_static(*(item.shape[axis] for item in values[:-1]))
+        ranges = _ranges_of(indices, extents)
+        # A parameter can be the weight of an nn.LookupTable, a matrix whose rows the layer takes. A single range of
+        # rows needs no layer, see `narrow`.
         is_table = not others and is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
         if is_table and axis == 0 and len(ranges) > 1:
             return self._rows_of_table(value, indices)
         if len(ranges) < MOST_RANGES:
-            parts = [self.narrow(values[number], axis, start, count) for number, start, count in ranges]
+            parts = [self.narrow(values[part.number], axis, part.start, part.count) for part in ranges]
             return self.concatenate(parts, axis)
         joined = self.wire(self.concatenate(values, axis))
         # The positions have no batch: nn.Index takes the same ones of all examples. Lua counts from 1.
@@ -518,15 +526,27 @@ class Builder(Emitter):
         return self.gather_constant(value, sources, axis, part)
 
 
-def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, int]]:
+@define(frozen=True)
+class _Range:
+    """Consecutive elements of one of several values.
+
+    Attributes:
+        number: of the value, 0-based.
+        start: the first element in that, 0-based.
+        count: the number of elements.
+    """
+
+    number: int
+    start: int
+    count: int
+
+
+def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[_Range]:
     """Return a vector of indices into several values, one behind the other, as ranges of consecutive elements.
 
     Args:
         indices: the indices, 0-based; one at least.
         extents: the number of elements of each value but the last.
-
-    Returns:
-        The ranges in order, each as the number of its value, the first element in that, both 0-based, and how many.
     """
     starts = list(accumulate(extents, initial=0))  # the index of the first element of each value
     owners = np.searchsorted(starts, indices, "right") - 1  # the number of the value that each index is of
@@ -536,22 +556,22 @@ def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[tuple[int, int, i
     ranges = []
     for begin, end in pairwise(cuts):
         owner = int(owners[begin])
-        first = int(indices[begin]) - starts[owner]
-        ranges.append((owner, first, int(end - begin)))
+        start = int(indices[begin]) - starts[owner]
+        ranges.append(_Range(owner, start, count=int(end - begin)))
     return ranges
 
 
-def _wire_rank(value: Any, operand: Any) -> int:
-    """Return how well a value serves as the one that is a wire in a formula of numbers, 0 being the best.
+def _cost_as_wire(value: Any, operand: Any) -> int:
+    """Return what it costs to make a wire of a value, which could be a number in a formula: 0, 1 or 2, in an order.
 
     Args:
-        value: the value.
+        value: a number or a tensor.
         operand: the number that it is everywhere, or the value itself if it has several elements.
     """
     if not isinstance(operand, float):
-        return 0  # a tensor of several elements, which becomes a wire anyway
+        return 0  # a tensor of several elements
     if isinstance(value, (int, float)):
-        return 2  # a number of the source, for which there is no tensor
+        return 2  # a number of the source
     return 1  # a tensor of one element
 
 

@@ -18,12 +18,13 @@ from .sizes import CannotError, Extent, is_static
 from .trace import CallRef, TracedCall, tree_leaves, tree_map
 from .values import Complex, Const, Missing, OpenRange, Scaled, Stored
 
-BY_PARTS = """
-alias contiguous detach dropout expand expand_as broadcast_to feature_dropout flatten positive reshape reshape_as
-squeeze to type_as unflatten unsqueeze view view_as
-select unbind slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk
-transpose permute t mT unfold cat stack clone repeat roll flip index_select add sub neg sum mean
-"""
+BY_PARTS = (
+    *("alias", "contiguous", "detach", "dropout", "expand", "expand_as", "broadcast_to", "feature_dropout", "flatten"),
+    *("positive", "reshape", "reshape_as", "squeeze", "to", "type_as", "unflatten", "unsqueeze", "view", "view_as"),
+    *("select", "unbind", "slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split"),
+    *("unsafe_chunk", "transpose", "permute", "t", "mT", "unfold", "cat", "stack", "clone", "repeat", "roll", "flip"),
+    *("index_select", "add", "sub", "neg", "sum", "mean"),
+)
 """Names of operations that act on the two parts of complex numbers alike."""
 _BUILT_FOR_OPEN_EXTENTS = (
     *("zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty", "new_empty", "arange"),
@@ -57,11 +58,14 @@ class _Problem:
 class ProgramBuilder(Builder):
     """Builds all calls of a program as steps of a Lua graph, and collects what Lua cannot express.
 
+    A value that Lua does not have is a `Missing`, so that the calls that take it can be judged, too.
+
     Attributes:
         problems: what Lua cannot express; `run` raises one error for all.
         scalar_outputs: numbers of the outputs without dimensions, from 1, which have one of extent 1 in Lua; `run` sets
             it.
-        used: names of the values that calls take or the program returns; `run` sets it before it builds any call.
+        used: names of the values that calls take or the program returns: a random one is refused only if it is used.
+            `run` sets it before it builds any call.
     """
 
     problems: list[_Problem] = field(factory=list)
@@ -77,20 +81,25 @@ class ProgramBuilder(Builder):
         Raises:
             UnsupportedError: operations that cannot be expressed, all of them.
         """
-        inputs = self._inputs()
-        self._set_values_before_calls()
-        # A random value is refused only if a call takes it or the program returns it.
-        for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
-            self.used.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
         for text in self.program.changed:
             self.remark(text, warning=True)
-        for call in self.program.calls:
+        self.used = self._names_of_used_values()
+        inputs = self._inputs()
+        self._set_values_before_calls()
+        for call in self.program.calls:  # each takes values of earlier ones
             self.call = call
             self.env[call.name] = self._value_of(call)
         outputs = self._outputs()
         if self.problems:
             raise self._error_of_problems()
         return inputs, outputs
+
+    def _names_of_used_values(self) -> set[str]:
+        """Return the names of the values that calls take or the program returns."""
+        names: set[str] = set()
+        for arguments in [*(call.args for call in self.program.calls), self.program.outputs]:
+            names.update(item.name for item in tree_leaves(arguments) if isinstance(item, CallRef))
+        return names
 
     def _set_values_before_calls(self) -> None:
         """Set the values that are known before any call: tensors of the state dict, and constants."""
@@ -177,24 +186,23 @@ class ProgramBuilder(Builder):
     def _value_of(self, call: TracedCall) -> Any:
         """Build a call and return its value; if it cannot be built, add to the problems and return a `Missing`.
 
-        So that one error lists all problems of a program. The value is `None` for a call that computes a size, or
-        asserts something of sizes.
+        No problem ends the building, so that one error can list all of a program. The value is `None` for a call that
+        computes a size, or asserts something of sizes.
         """
-        args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         entry = OPERATIONS.get(call.op)
-        # Items of tuples, and arithmetic and assertions of sizes, are no operations on tensors.
-        is_on_tensors = not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
-        reasons = self._reasons_of_missing(call)
-        if reasons:
-            if is_on_tensors:  # what the call lacks itself is named, too
+        missing_values = self._missing_arguments(call)
+        if missing_values:
+            reasons = [value.reason for value in missing_values]
+            if _is_on_tensors(call):  # what the call lacks itself is named, too
                 reasons.append(self._refusal(entry))
-            # An empty reason is of what is among the problems already, or no problem.
+            # Empty ones are of what is among the problems already, or of the call itself if it could be built.
             self.problems += [self._problem(reason) for reason in reasons if reason]
             return Missing("", call.shape)
+        args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         if call.op == "operator.getitem":
             results, number = args.values()
             return results[number]
-        if not is_on_tensors:
+        if not _is_on_tensors(call):
             return None  # its value, a number of sizes, is an `Extent` in the arguments of others
         if 0 in call.shape:
             return self.empty(call.shape)
@@ -213,17 +221,13 @@ class ProgramBuilder(Builder):
             self.problems.append(self._problem(f"with these arguments no composition is known ({error})"))
         return Missing("", call.shape)
 
-    def _reasons_of_missing(self, call: TracedCall) -> list[str]:
-        """Return the reason of each `Missing` among the arguments of a call, also inside lists.
+    def _missing_arguments(self, call: TracedCall) -> list[Missing]:
+        """Return the arguments of a call that are `Missing`, also those inside lists.
 
-        A reason is an empty text if it is among the problems already; the list is empty if no argument is missing.
+        The value of a call with several results is not looked into: an `operator.getitem` may take one that is there.
         """
-        reasons = []
-        for item in tree_leaves(call.args):
-            value = self.env[item.name] if isinstance(item, CallRef) else None
-            if isinstance(value, Missing):
-                reasons.append(value.reason)
-        return reasons
+        values = [self.env[item.name] for item in tree_leaves(call.args) if isinstance(item, CallRef)]
+        return [value for value in values if isinstance(value, Missing)]
 
     def _problem(self, reason: str) -> _Problem:
         """Return the current call, `self.call`, as a problem with a reason.
@@ -235,7 +239,7 @@ class ProgramBuilder(Builder):
         return _Problem(self.call.line, self.call.op, reason)
 
     def _refusal(self, entry: Operation | None) -> str:
-        """Return why an operation cannot be expressed, whatever its arguments; empty if it can."""
+        """Return why an operation of the table, or one that is not in it, cannot be expressed; empty if it can."""
         if entry is None:
             return RANDOM if self.call.is_random else UNKNOWN
         if not self._is_allowed(entry):
@@ -258,10 +262,12 @@ class ProgramBuilder(Builder):
             CannotError: it cannot be expressed.
         """
         args = self._simpler_args(call, entry, args)
-        # First of all: PyTorch computes any operation on constants, whether or not Lua has it.
-        constant = self._fold(call, args)
-        if constant is not None:
-            return constant
+        if call.is_random:
+            if call.name not in self.used:  # as the mask of a dropout that does nothing: no problem
+                return Missing()
+        # Before the table is asked: PyTorch computes any operation on constants. Random values are drawn in each run.
+        elif self._can_be_computed_now(call, args):
+            return self.compute(args)
         # Only now: PyTorch takes complex tensors, and the builders their real and imaginary parts.
         args = tree_map(_as_real_and_imaginary, args)
         if any(isinstance(value, (Complex, complex)) for value in tree_leaves(args)):
@@ -272,10 +278,10 @@ class ProgramBuilder(Builder):
         return _in_shape_of_call(call, entry, entry.call(self, args))
 
     def _simpler_args(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call in kinds of values that its operation takes.
+        """Return the arguments of a call, with those kinds of values as wires that few operations take as they are.
 
-        An `OpenRange` and a `Scaled` become wires, but for the operations that take these themselves. See `_build` for
-        the arguments.
+        These kinds are an `OpenRange`, which is counted when the model runs, and a `Scaled`, which is multiplied. See
+        `_build` for the arguments.
         """
         if not call.op.startswith(("aten.index.", "aten.embedding_bag")):  # these have layers for a range
             args = tree_map(lambda item: range_at_runtime(self, item) if isinstance(item, OpenRange) else item, args)
@@ -283,29 +289,22 @@ class ProgramBuilder(Builder):
             args = tree_map(lambda item: self.wire(item) if isinstance(item, Scaled) else item, args)
         return args
 
-    def _fold(self, call: TracedCall, args: dict[str, Any]) -> Any:
-        """Return the value of a call that PyTorch can compute now, as all its arguments are constants.
-
-        `None` if it has to be built of layers. A random value that no call uses is a `Missing`, as no layer draws one;
-        one that is used is left to the operation's builder, or refused if there is none.
+    def _can_be_computed_now(self, call: TracedCall, args: dict[str, Any]) -> bool:
+        """Return whether all arguments of a call are constants, and PyTorch can compute its value from them now.
 
         Args:
-            call: the current call, `self.call`.
+            call: the current call, `self.call`, which is not random.
             args: its arguments by name, which are values and no `CallRef`s.
         """
-        if call.is_random:
-            # It is drawn anew in each run. An unused value, as a mask of a dropout that does nothing, is no problem.
-            return None if call.name in self.used else Missing()
         values = tree_leaves(args)
         if any(isinstance(value, (Wire, Stored, Scaled, Complex)) for value in values):
-            return None
+            return False
         has_open_extent = any(isinstance(item, Extent) for item in [*values, *tree_leaves(call.shape)])
-        # Other operations are computed for the extents of the example, which are fixed by that.
+        # Their builders leave the extent open. To compute others, it is fixed as in the example.
         if has_open_extent and self.kind in _BUILT_FOR_OPEN_EXTENTS:
-            return None
+            return False
         # The builders keep a constant as small as it is; PyTorch would need all of its elements.
-        is_broadcast = any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
-        return None if is_broadcast else self.compute(args)
+        return not any(isinstance(value, Const) and value.shape != tuple(value.value.shape) for value in values)
 
     # Whole numbers
 
@@ -319,15 +318,7 @@ class ProgramBuilder(Builder):
         if not dtype.startswith(("int", "uint")):
             return
         is_double = self.program.is_double
-        names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
-        operands = [call.args[name] for name in names if call.args.get(name) is not None]
-        count_of_terms = self._count_of_terms(operands[:1])
-        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
-        if call.args.get("alpha", 1) != 1:
-            operands.append(call.args["alpha"])
-        bounds = [self._bounds_of(item, is_double) for item in tree_leaves(operands)]
-        stated_bounds = [pair for pair in bounds if pair is not None]
-        low, high = whole.bounds_of(self.kind, stated_bounds, count_of_terms)
+        low, high = self._bounds_of_value(call)
         reason = whole.refusal(self.kind, dtype, (low, high), is_double)
         if reason:
             raise CannotError(reason)
@@ -335,13 +326,28 @@ class ProgramBuilder(Builder):
         largest = whole.exact_up_to(is_double)
         self.bounds[call.name] = (max(low, -largest), min(high, largest))
 
-    def _count_of_terms(self, first_operand: list[Any]) -> float:
-        """Return how many elements of the first operand an operation adds up; infinite if it depends on the inputs.
+    def _bounds_of_value(self, call: TracedCall) -> whole.Bounds:
+        """Return the bounds of the value of the current call, `self.call`, by those of its operands."""
+        names = whole.OPERANDS_OF.get(self.kind, whole.OPERANDS)
+        operands = [call.args[name] for name in names if call.args.get(name) is not None]
+        count_of_terms = self._count_of_terms(operands[0] if operands else None)
+        # Last, where `whole.bounds_of` expects it: the factor of a term of a sum.
+        if call.args.get("alpha", 1) != 1:
+            operands.append(call.args["alpha"])
+        bounds_of_operands = []
+        for item in tree_leaves(operands):
+            bounds = self._bounds_of_operand(item)
+            if bounds is not None:
+                bounds_of_operands.append(bounds)
+        return whole.bounds_of(self.kind, bounds_of_operands, count_of_terms)
 
-        A sum may add all of them, and a product of matrices those of a row.
+    def _count_of_terms(self, first_operand: Any) -> float:
+        """Return how many elements of its first operand the current operation adds at most for one of the result.
+
+        A sum may add all of them, and a product of matrices those of a row. Infinite if that depends on the inputs.
 
         Args:
-            first_operand: the operand in a list, which is empty if there is none.
+            first_operand: a `CallRef` or a number, or a list of these; `None` if there is none.
         """
         extents: list[Any] = []
         for item in tree_leaves(first_operand):
@@ -350,14 +356,14 @@ class ProgramBuilder(Builder):
                 extents += shape[-1:] if self.kind in whole.MATRIX_PRODUCTS else shape
         return prod(extents) if is_static(extents) else inf
 
-    def _bounds_of(self, item: Any, is_double: bool) -> whole.Bounds | None:
-        """Return what the elements of an operand lie between; `None` if it is neither a number nor a tensor.
+    def _bounds_of_operand(self, item: Any) -> whole.Bounds | None:
+        """Return the bounds of the elements of an operand; `None` if it is neither a number nor a tensor.
 
-        That is so of an `Extent`, and of an item of a list that is `None`.
+        That is so of an `Extent`, which the builder of the operation fixes, so that the program is built again with a
+        number in its place; and of an item of a list that is `None`.
 
         Args:
             item: the operand, or an item of one that is a list.
-            is_double: whether the model has doubles.
         """
         if isinstance(item, (int, float)):
             return item, item
@@ -367,8 +373,9 @@ class ProgramBuilder(Builder):
         if isinstance(value, Const) and value.value.numel() and not value.value.is_complex():
             array = value.array()
             return float(array.min()), float(array.max())
-        bounds = self.bounds.get(item.name)
-        return bounds or whole.of_type(self.program.dtypes.get(item.name, ""), is_double)
+        if item.name in self.bounds:  # the value of an earlier call
+            return self.bounds[item.name]
+        return whole.of_type(self.program.dtypes.get(item.name, ""), self.program.is_double)
 
     # Complex numbers
 
@@ -388,11 +395,21 @@ class ProgramBuilder(Builder):
         entry_of_complex = OF_COMPLEX.get(call.op)
         if entry_of_complex is not None:
             return entry_of_complex.call(self, args)
-        if entry is None or self.kind not in BY_PARTS.split():
+        if entry is None or self.kind not in BY_PARTS:
             raise CannotError("no composition for complex numbers is known")
+        return self._by_parts(entry, args)
+
+    def _by_parts(self, entry: Operation, args: dict[str, Any]) -> Any:
+        """Build the current call once for the real parts of its arguments, and once for the imaginary ones.
+
+        Args:
+            entry: its operation, which acts on both parts alike.
+            args: its arguments by name.
+        """
         real_args = tree_map(lambda item: item.real if isinstance(item, (Complex, complex)) else item, args)
-        imag_args = tree_map(_imaginary, args)
-        # The imaginary part of a real number that is added is 0. `_imaginary` leaves numbers, which may be dimensions.
+        imag_args = tree_map(_imaginary_or_same, args)
+        # The imaginary part of a real operand is 0, also of a number. Those that are not operands, by ATen's names of
+        # these, are dimensions and the like, and the same for both parts.
         for name in ("self", "other"):
             if name in args and not isinstance(args[name], (Complex, complex)):
                 imag_args[name] = 0.0
@@ -401,6 +418,11 @@ class ProgramBuilder(Builder):
         if isinstance(real, list):
             return [Complex(*pair) for pair in zip(real, imag)]
         return Complex(real, imag)
+
+
+def _is_on_tensors(call: TracedCall) -> bool:
+    """Return whether a call is of tensors: not an item of several results, nor arithmetic or an assertion of sizes."""
+    return not call.op.startswith(("operator.", "aten.sym_", "aten._assert"))
 
 
 def _in_shape_of_call(call: TracedCall, entry: Operation, value: Any) -> Any:
@@ -430,8 +452,8 @@ def _as_real_and_imaginary(value: Any) -> Any:
     return Complex(Const(value.value.real, value.shape), Const(value.value.imag, value.shape))
 
 
-def _imaginary(value: Any) -> Any:
-    """Return the imaginary part of a value, 0 for a real tensor; numbers and what else is no tensor stay unchanged."""
+def _imaginary_or_same(value: Any) -> Any:
+    """Return the imaginary part of a tensor or a complex number, 0 for a real tensor; other values unchanged."""
     if isinstance(value, (Complex, complex)):
         return value.imag
     return 0.0 if isinstance(value, (Wire, Const, Stored)) else value

@@ -8,7 +8,7 @@ import sympy
 
 from ...data import define, np
 from .layers import LuaLayer, LuaNode, as_indices, first_row_along, make, one_for_each_element
-from .sizes import Shape, Sizes
+from .sizes import Extent, Shape, Sizes, is_static
 
 InputAxis = tuple[int, int]
 """An input and one of its dimensions, both 0-based."""
@@ -21,7 +21,7 @@ _CHECK_CHANNELS = tuple(
     for kind in ("Convolution", "DilatedConvolution", "FullConvolution", "BatchNormalization")
 )
 """Layers that check the extent of the second dimension, the channels, themselves."""
-_KEEP_CHECKED = (
+_KEEP_LAST = (
     "nn.Copy",
     "nn.MulConstant",
     "nn.AddConstant",
@@ -29,13 +29,12 @@ _KEEP_CHECKED = (
     "nn.Identity",
     "nn.Contiguous",
     "nn.SpatialZeroPadding",
-    "nn.SpatialMaxPooling",
-    "nn.SpatialAveragePooling",
     "nn.SpatialReflectionPadding",
     "nn.SpatialReplicationPadding",
-    "nn.Unsqueeze",
 )
-"""Layers that keep the dimensions that others check."""
+"""Layers of whose input and output the last extents tell each other, also those of them that pad."""
+_KEEP_CHANNELS = (*_KEEP_LAST, "nn.SpatialMaxPooling", "nn.SpatialAveragePooling", "nn.Unsqueeze")
+"""Layers that keep the channels; a pooling makes one extent of several."""
 _CHANNELS = 1
 """The dimension of the channels, 0-based, in a batch."""
 
@@ -51,21 +50,23 @@ def checked_by_layers(input: LuaNode, steps: list[LuaNode]) -> set[int]:
     """
     rank = len(input.shape)
     checked: set[int] = set()
-    # The steps whose values have the channels of the input at the same place, and its last dimension unless they have
-    # one more.
-    alike = [input]
+    # The input, and what layers make of it that keep its channels, and its last dimension.
+    with_channels = [input]
+    with_last = [input]
     for step in steps:
-        if step.layer is None or not any(source in alike for source in step.inputs):
+        if step.layer is None:
             continue
         name = _layer_that_takes(step).name
-        if name in _CHECK_CHANNELS:
-            checked.add(_CHANNELS)
-        elif name in _CHECK_LAST:
-            (source,) = step.inputs
-            if len(source.shape) == rank:
+        if any(source in with_channels for source in step.inputs):
+            if name in _CHECK_CHANNELS:
+                checked.add(_CHANNELS)
+            elif step.layer.name in _KEEP_CHANNELS and not _moves_channels(step.layer):
+                with_channels.append(step)
+        if any(source in with_last for source in step.inputs):
+            if name in _CHECK_LAST:
                 checked.add(rank - 1)
-        elif step.layer.name in _KEEP_CHECKED and not _moves_channels(step.layer):
-            alike.append(step)
+            elif step.layer.name in _KEEP_LAST:
+                with_last.append(step)
     return checked
 
 
@@ -89,7 +90,7 @@ def _moves_channels(layer: LuaLayer) -> bool:
 
 @define(eq=False)
 class Check:
-    """The sizes that one dimension of an input may have: those of the form `step * n + rest` from `low` to `high`.
+    """The sizes that one dimension of an input may have: `step * n + rest` from `low` to `high`, or one that is fixed.
 
     Attributes:
         axis: the dimension, 0-based.
@@ -134,13 +135,14 @@ class Check:
             return [row >> make("nn.Reshape", self.rest, False)]
         layers = []
         if self.step > 1:
-            # nn.View takes only a multiple of `step` elements, which as many zeros make it as the rest lacks.
+            # nn.View takes only a multiple of `step` elements. A size with a rest becomes one by further zeros.
             view = make("nn.View", -1, self.step)
             if self.rest:
-                view = make("nn.Padding", 1, self.step - self.rest) >> view
+                count_of_zeros = self.step - self.rest
+                view = make("nn.Padding", 1, count_of_zeros) >> view
             layers.append(row >> view)
         if self._has_low:
-            # nn.Narrow takes the single element number `low`, which a smaller size does not have.
+            # nn.Narrow takes the element number `low` alone, which a vector of fewer does not have.
             layers.append(row >> make("nn.Narrow", 1, self.low, 1))
         if self.high is not None:
             layers.append(row >> _at_most(self.high))
@@ -199,10 +201,11 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
             if check is None or not is_equal:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
-            # Batches of several inputs need no check: no layer takes examples of one kind and of unequal numbers.
-            are_batches = axis == first_axis == 0
             is_first = (number, axis) == (first_number, first_axis)
-            check.equal = None if is_first or are_batches else (first_number, first_axis)
+            # Of batches it is not told: see `inputs_of_other_batches`.
+            are_batches = axis == first_axis == 0
+            if not is_first and not are_batches:
+                check.equal = (first_number, first_axis)
             checks[number].append(check)
     return checks
 
@@ -251,31 +254,87 @@ def texts_of(checks: list[list[Check]]) -> list[str]:
     return texts
 
 
+def inputs_of_other_batches(inputs: list[LuaNode], steps: list[LuaNode]) -> list[tuple[LuaNode, LuaNode]]:
+    """Return the inputs that Lua would take with another number of examples than an earlier input, each with that one.
+
+    The module requires equal numbers. Layers that take examples of both refuse others, but some inputs never meet.
+
+    Args:
+        inputs: the inputs.
+        steps: those of the model, in order.
+    """
+    groups = _compared_batches(inputs, steps)
+    pairs = []
+    for number, step in enumerate(inputs):
+        is_open = bool(step.shape) and not is_static(step.shape[:1])
+        same_batch = [other for other in range(number) if inputs[other].shape[:1] == step.shape[:1]]
+        if is_open and same_batch and groups[number].isdisjoint(same_batch):
+            pairs.append((step, inputs[same_batch[0]]))
+    return pairs
+
+
+def _has_parts_of_examples(shape: Shape, input_shape: Shape) -> bool:
+    """Return whether a value has one or several parts for each example of an input, along any dimension.
+
+    Several are the heads of an attention, which are merged with the batch. A batch that is fixed does not count.
+    """
+    batch, *_ = input_shape or (0,)
+    extents = [extent for extent in shape if isinstance(extent, Extent)]
+    return isinstance(batch, Extent) and any((extent.expr / batch.expr).is_Integer for extent in extents)
+
+
+def _refuses_unequal_numbers(step: LuaNode, input_shape: Shape) -> bool:
+    """Return whether the layer of a step refuses values with other numbers of examples than an input has."""
+    if step.layer is None or step.layer.name == "nn.Index":  # which takes any number of indices
+        return False
+    if step.layer.name == "nn.JoinTable":  # unless it joins the examples
+        dimension, *_ = step.layer.args
+        return not _has_parts_of_examples((step.shape[dimension - 1],), input_shape)
+    return True
+
+
+def _compared_batches(inputs: list[LuaNode], steps: list[LuaNode]) -> list[set[int]]:
+    """Return for each input, by their numbers, the inputs whose batches layers compare with its own; itself is one."""
+    groups = [{number} for number in range(len(inputs))]
+    owners = {id(step): {number} for number, step in enumerate(inputs)}  # the inputs whose examples a value is made of
+    for step in steps:
+        numbers: set[int] = set()
+        for source in step.inputs:
+            numbers |= owners.get(id(source), set())
+        numbers = {number for number in numbers if _has_parts_of_examples(step.shape, inputs[number].shape)}
+        owners[id(step)] = numbers
+        if not all(_refuses_unequal_numbers(step, inputs[number].shape) for number in numbers):
+            continue
+        merged = set().union(*(groups[number] for number in numbers))
+        for number in merged:
+            groups[number] = merged
+    return groups
+
+
 def guard(dimensions: list[Check], number: int, checked: set[int]) -> LuaLayer | None:
     """Return a layer that returns its input, and raises an error in Lua for other sizes; `None` if it needs none.
 
-    It compares sizes of one input; those of two inputs are compared by `guard_of_pair`.
+    Sizes of two inputs that have to be equal are compared by `guard_of_pair`.
 
     Args:
         dimensions: the sizes of the input, for each dimension.
         number: of the input, 0-based.
-        checked: dimensions whose sizes other layers check, 0-based.
+        checked: dimensions whose sizes the model's layers compare with their weights, 0-based.
     """
     rank = len(dimensions)
-    checks = []
+    layers = []
     for check in dimensions:
         if check.axis not in checked and not check.is_free:
-            checks += check.layers(rank)
-        # A layer that checks a dimension compares it with its weight, and not with another dimension.
+            layers += check.layers(rank)
         if check.equal is None:
             continue
         number_of_equal, axis_of_equal = check.equal
         if number_of_equal == number:
             rows = [first_row_along(rank, axis_of_equal), first_row_along(rank, check.axis)]
-            checks.append(_equal_lengths(rows))
-    if not checks:
+            layers.append(_equal_lengths(rows))
+    if not layers:
         return None
-    return _first_output([make("nn.Identity"), *checks], label="checkSizes")
+    return _first_output([make("nn.Identity"), *layers], label="checkSizes")
 
 
 def guard_of_pair(rank: int, axis: int, other_rank: int, other_axis: int) -> LuaLayer:

@@ -18,7 +18,7 @@ from ...report import Note, Report
 from . import operations as _operations
 from .build import OPERATIONS
 from .calls import ProgramBuilder
-from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, texts_of
+from .checks import Check, checked_by_layers, checks_of, guard, guard_of_pair, inputs_of_other_batches, texts_of
 from .exporting import Freedom
 from .layers import LuaLayer, LuaNode, walk
 from .objects import ObjectMaker
@@ -74,9 +74,9 @@ def convert_module(
     """
     program, steps = _trace_and_build(module, inputs, allow)
     program.texts = texts_of(steps.checks)
-    has_guards = _add_guards(steps)  # changes the steps, and so comes before they are combined
+    has_guards = _add_guards(steps)  # to the steps, and so before these are combined
     layer = structured(steps.inputs, steps.builder.steps, steps.outputs)
-    flatten(layer, program)  # changes the layer: fewer nn.Sequential
+    flatten(layer, program)  # in place: fewer nn.Sequential
     arrays = state_arrays(program)
     is_training = bool(getattr(module, "training", False)) and not inference
     element = FLOAT64 if program.is_double else FLOAT32
@@ -84,7 +84,7 @@ def convert_module(
     root = maker.make(layer)
     root[ROOT_FIELD] = _state_record(layer, program, arrays, steps.builder.scalar_outputs)
     notes = _notes(layer, program, steps, arrays, has_guards)
-    return LuaModel(layer, root, program, notes, len(arrays))
+    return LuaModel(layer, root, program, notes, tensors=len(arrays))
 
 
 # Tracing and building
@@ -139,19 +139,19 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
 
 
 def _build(program: Program, allow: tuple[str, ...]) -> _Steps:
-    """Build a program: again whenever more becomes known of the sizes that it can take, by which it is built.
+    """Build a program: again whenever a condition on the sizes of its inputs is added, as it is built by these.
 
-    Each time a size is fixed or limited. This ends at the latest when all are those of the example.
+    Each condition fixes a size or limits it. This ends at the latest when all sizes are those of the example.
     """
     while True:
-        program.settle()
+        program.settle()  # by the conditions added so far
         checks = checks_of([*program.inputs.values()], program.sizes)
-        if checks is None:  # it has added conditions
+        if checks is None:  # `checks_of` has added conditions
             continue
         builder = ProgramBuilder(program, allow=allow)
         try:
             inputs, outputs = builder.run()
-        except ChangedError:  # a builder has added a condition
+        except ChangedError:  # the builder of an operation has added one
             continue
         return _Steps(inputs, outputs, builder, checks)
 
@@ -167,6 +167,7 @@ def _add_guards(steps: _Steps) -> bool:
     """
     # Of all inputs, before a guard is between one of them and the layers that check sizes themselves.
     checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
+    pairs_of_batches = inputs_of_other_batches(steps.inputs, steps.builder.steps)
     has_guards = False
     for number, step in enumerate(steps.inputs):
         layer = guard(steps.checks[number], number, checked[number])
@@ -184,6 +185,9 @@ def _add_guards(steps: _Steps) -> bool:
             layer = guard_of_pair(len(step.shape), check.axis, len(other.shape), other_axis)
             _insert(layer, [step, other], steps)
             has_guards = True
+    for step, other in pairs_of_batches:
+        _insert(guard_of_pair(len(step.shape), 0, len(other.shape), 0), [step, other], steps)
+        has_guards = True
     return has_guards
 
 
@@ -242,8 +246,8 @@ def _notes(layer: LuaLayer, program: Program, steps: _Steps, arrays: dict[str, A
         else:
             report.note("info", text, code="lua")
     _note_sizes(report, program, steps.checks, has_guards)
-    for path, kind, text in program.notes:
-        report.note("warning", text, path, "type", code="left-out", class_name=kind)
+    for note in program.notes:
+        report.note("warning", note.text, note.path, "type", code="left-out", class_name=note.class_name)
     if program.output_names:
         names = ", ".join(_names_of_outputs(program))
         text = f"the module returns a dictionary; the Lua model returns its values in order: {names}"

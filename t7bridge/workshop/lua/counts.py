@@ -25,9 +25,9 @@ def extent_at_runtime(b: Emitter, extent: Extent) -> Wire | None:
 
 
 def _value_at_runtime(b: Emitter, symbol: Any) -> Wire | None:
-    """Return the value of a symbol of the sizes, counted along a dimension of an input.
+    """Return the value of a symbol of the sizes as a tensor of one element, counted along a dimension of an input.
 
-    `None` if no dimension has an extent of `step * symbol + rest`, with both numbers known.
+    `None` if no dimension has an extent of `step * symbol + rest`, with `step` and `rest` being numbers.
 
     Args:
         b: the builder, whose inputs have values already.
@@ -58,20 +58,18 @@ def _ones_along(b: Emitter, wire: Wire, axis: int) -> Wire:
 def positions_from_1(b: Emitter, extent: Extent) -> Wire | None:
     """Return a vector of 1, 2, … n, where n is an extent; `None` if no input has a dimension of it, or it is too large.
 
-    The model then has the condition that n is at most `MOST_COUNTED`.
+    That n is at most `MOST_COUNTED` becomes a condition of the model, unless `None` is returned.
     """
-    if extent.in_example > MOST_COUNTED:  # without a condition that it is
+    if extent.in_example > MOST_COUNTED:
         return None
-    names = [name for name, shape in b.program.inputs.items() if extent in shape]
-    if not names:
-        return None
-    # The comparison adds the condition, and so comes last.
-    if not extent <= MOST_COUNTED:
-        return None
-    name = names[0]
-    axis = b.program.inputs[name].index(extent)
-    ones = _ones_along(b, b.env[name], axis)
-    return b.emit(_count_from_1(), ones, shape=(extent,))
+    for name, shape in b.program.inputs.items():
+        if extent in shape:
+            # A comparison of an extent is a condition. It holds in the example, as is known from above.
+            if not extent <= MOST_COUNTED:
+                return None
+            ones = _ones_along(b, b.env[name], axis=shape.index(extent))
+            return b.emit(_count_from_1(), ones, shape=(extent,))
+    return None
 
 
 def _count_from_1() -> LuaLayer:

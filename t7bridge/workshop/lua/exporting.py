@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
 from importlib.resources import files
+from itertools import zip_longest
 from typing import Any
 
 import sympy
@@ -28,6 +29,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import _config as symbolic_config
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, UnsupportedError
 from ...torchmodules.build import copy_module
@@ -70,7 +72,7 @@ def export_module(
         module: the module, or a script module.
         inputs: example inputs.
         own_backwards: receives the names of the user's classes of `torch.autograd.Function`, which have a backward of
-            their own.
+            their own, as often as they are applied in any attempt.
         freedom: the extents that may be open at most.
 
     Raises:
@@ -79,13 +81,14 @@ def export_module(
     is_script = isinstance(module, torch.jit.ScriptModule)
     runner = _ScriptRunner(module) if is_script else module
     exporters = [partial(export_open, runner)]
-    if is_script:  # a run fixes the sizes that the code reads
+    if is_script:  # to export a run of it fixes the sizes that the code reads, where the converter may not
         exporters.append(partial(_convert_script, module))
-    if any(is_tensor(value) and value.dim() for value in inputs):  # else there is no extent to leave open
+    has_extents = any(is_tensor(value) and value.dim() for value in inputs)
+    if has_extents:
         exported = _most_open(exporters, inputs, own_backwards, freedom)
         if exported is not None:
             return exported
-    own_backwards.clear()  # those of attempts that failed: the last one applies the same classes
+    own_backwards.clear()  # of the attempts that failed, whose classes the last one applies again
     try:
         return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
     except Exception as error:
@@ -107,7 +110,7 @@ def _most_open(
     """
     with_fixed_batch: Any = None
     for level in (Freedom.ALL, Freedom.BATCH):
-        if level < freedom:  # a lower level is more freedom
+        if level < freedom:  # a lower number is more freedom
             continue
         for export in exporters:
             exported = export(inputs, own_backwards, level)
@@ -176,27 +179,46 @@ def export_open(module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[
         own_backwards: receives names of classes, see `export_module`.
         freedom: the extents that may be open.
     """
-    # A batch of one becomes one of two, as torch.export fixes extents of 1.
+    # torch.export would fix a batch of one.
     batches = tuple(_as_batch_of_two(value) for value in inputs)
-    dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in batches)
+    exported = _export_with_open_extents(module, batches, own_backwards, freedom)
+    if exported is not None and not _has_fixed_sizes_of(exported, inputs):
+        # The code fixes the batch, and two examples are not the one to convert for.
+        exported = _export_with_open_extents(module, inputs, own_backwards, freedom)
+    # The code may have a branch for a batch of one, which is not in the graph of two examples.
+    return exported if exported is not None and _takes(exported, inputs) else None
+
+
+def _export_with_open_extents(
+    module: nn.Module, inputs: tuple[Any, ...], own_backwards: list[str], freedom: Freedom
+) -> Any:
+    """Return a module exported for any extents that may be open; `None` if it raises an error. See `export_open`."""
+    dynamic_shapes: Any = tuple(_open_extents(value, freedom) for value in inputs)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     if kinds == [inspect.Parameter.VAR_POSITIONAL]:  # forward(*args): torch.export takes these for one argument
         dynamic_shapes = (dynamic_shapes,)
     try:
-        exported = export_plainly(module, batches, dynamic_shapes, own_backwards)
+        return export_plainly(module, inputs, dynamic_shapes, own_backwards)
     except Exception:  # the user's code may raise any
         return None
-    for example, value in zip(inputs, inputs_of(exported)):
-        # Where PyTorch fixed the batch, the program takes two examples, and not the one that there is.
-        if is_tensor(example) and is_tensor(value) and not _fits(tuple(example.shape), _shape_for_message(value)):
-            return None
+
+
+def _has_fixed_sizes_of(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
+    """Return whether the inputs of a program have the sizes of an example, as far as they are not open."""
+    for value, example in zip(inputs_of(exported), pytree.tree_leaves(inputs)):  # an input may be a list of tensors
+        if is_tensor(value) and is_tensor(example) and not _fits(tuple(example.shape), _shape_for_message(value)):
+            return False
+    return True
+
+
+def _takes(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
+    """Return whether a program that was exported with open extents takes an example of these sizes."""
     environment = environment_of(exported)
     if environment is None:  # no extent is open
-        return exported
+        return True
     sizes = Sizes(example=example_of(exported, environment, inputs))
-    sizes.conditions += conditions_of(exported, environment, sizes, is_ours=True)
-    # A branch for a batch of one is not in the graph of two examples: the example itself then breaks a condition.
-    return exported if sizes.holds() else None
+    sizes.conditions += conditions_of(environment)
+    return sizes.holds()
 
 
 def _as_batch_of_two(value: Any) -> Any:
@@ -207,13 +229,13 @@ def _as_batch_of_two(value: Any) -> Any:
 
 
 def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
-    """Return the dimensions of an input that may have other extents; `None` if it is not a tensor."""
+    """Return the dimensions of an input that may have other extents, for `torch.export`; `None` if it is no tensor."""
     if not is_tensor(value):
         return None
     rank = value.dim()
     if freedom == Freedom.BATCH:
         rank = min(rank, 1)
-    # The first dimension is the batch, and open though it is 1; see `export_open`.
+    # The first dimension is the batch, and open even if it is 1; see `export_open`.
     return {axis: Dim.AUTO for axis in range(rank) if axis == 0 or value.shape[axis] > 1}
 
 
@@ -247,12 +269,13 @@ def copy_for_evaluation(module: nn.Module) -> nn.Module:
 def copy_program(exported: ExportedProgram) -> ExportedProgram:
     """Return a copy of a program whose graph may be changed; its tensors are the same."""
     values = [*exported.state_dict.values(), *exported.constants.values()]
-    not_copied = {id(value): value for value in values if is_tensor(value)}
-    copied = copy.deepcopy(exported, not_copied)
-    names = iter(spec.arg.name for spec in copied.graph_signature.input_specs)
-    for node in copied.graph.nodes:
-        if node.op == "placeholder":
-            node.name = next(names)  # a copy of a graph gives other names to inputs called as functions of Python
+    copied_already = {id(value): value for value in values if is_tensor(value)}
+    copied = copy.deepcopy(exported, copied_already)
+    # A copy of a graph has other names for inputs called as functions of Python, such as `input`. Both have them in one
+    # order.
+    placeholders = [node for node in copied.graph.nodes if node.op == "placeholder"]
+    for node, spec in zip(placeholders, copied.graph_signature.input_specs):
+        node.name = spec.arg.name
     return copied
 
 
@@ -261,7 +284,7 @@ def check_program_inputs(exported: ExportedProgram, inputs: tuple[Any, ...]) -> 
 
     Args:
         exported: the program.
-        inputs: example inputs; none for those of the program.
+        inputs: example inputs; none to use the fixed sizes of the program.
 
     Raises:
         ModelError: the inputs have other sizes than the program, or are missing and its sizes are open.
@@ -335,8 +358,9 @@ def load_program(path: str, script: bool) -> Any:
 def open_sizes() -> Iterator[None]:
     """Have `torch.export` treat sizes of 0 and 1 as any other, and note which relations of sizes the user's code reads.
 
-    Code reads one as in `if x.shape[0] > 4`: by converting a `torch.SymBool`. PyTorch's functions in C++ read some,
-    too, at the line of the source that calls them, but not by these objects. See `_conditions`.
+    Python reads one, as in `if x.shape[0] > 4`, by converting a `torch.SymBool` to a boolean: its method for that is
+    replaced meanwhile. PyTorch's functions in C++ read relations otherwise, but at the same lines of the user's code,
+    those that call them. `conditions_of` tells both apart by the notes.
     """
     config: Any = symbolic_config
     original: Any = torch.SymBool.__bool__
@@ -348,6 +372,7 @@ def open_sizes() -> Iterator[None]:
         if environment is not None and not caller.startswith(TORCH_FOLDER):
             relation = condition.node.expr
             texts = vars(environment).setdefault(_READ_BY_USER, set())
+            # The program has a condition that the relation holds, or one that it does not.
             texts.add(str(relation))
             texts.add(str(sympy.Not(relation)))
         return bool(original(condition))
@@ -388,44 +413,31 @@ def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, .
             not traced again.
     """
     values: dict[Any, int] = {}
-    # The example tells the values of extents that are a symbol alone; the trace those of all other symbols.
+    # First of the example, whose sizes tell the values of extents that are a symbol alone.
     for extent, size in _sizes_of_open_extents(exported, inputs):
         if extent.node.expr.is_Symbol and size is not None:
             values.setdefault(extent.node.expr, int(size))
+    # Then of the trace, for all other symbols.
     for symbol, size in _sizes_in_trace(environment).items():
         values.setdefault(symbol, int(size))
     return values
 
 
-def conditions_of(exported: ExportedProgram, environment: Any, sizes: Sizes, is_ours: bool) -> list[Any]:
-    """Return the conditions of the source of a program, as relations of symbols.
-
-    Args:
-        exported: the program.
-        environment: see `environment_of`.
-        sizes: has the symbols in its `example`.
-        is_ours: whether it was exported here, and not by the user, who may have stated ranges.
-    """
-    conditions = _conditions(environment)
-    if not is_ours:  # ours are exported without ranges
-        conditions += _stated_ranges(exported, sizes)
-    return conditions
-
-
 def _sizes_of_open_extents(exported: ExportedProgram, inputs: tuple[Any, ...]) -> list[tuple[Any, Any]]:
     """Return the open extents of a program's inputs, each with its size in the example.
 
-    Without an example, it is the size in the user's own trace; `None` if PyTorch does not know one.
+    Of an input without an example, which a program of the user need not have, it is the size in the user's own trace;
+    `None` if PyTorch does not know that.
     """
-    values = inputs_of(exported)
-    examples = [*inputs, *[None] * len(values)]  # the user's program needs no example
     sizes: list[tuple[Any, Any]] = []
-    for value, example in zip(values, examples):
+    for value, example in zip_longest(inputs_of(exported), inputs):
         if not is_tensor(value):
             continue
         for axis, extent in enumerate(value.shape):
-            if _is_open(extent):
-                sizes.append((extent, example.shape[axis] if is_tensor(example) else extent.node.hint))
+            if not _is_open(extent):
+                continue
+            size_in_trace = extent.node.hint
+            sizes.append((extent, example.shape[axis] if is_tensor(example) else size_in_trace))
     return sizes
 
 
@@ -440,7 +452,7 @@ def _sizes_in_trace(environment: Any) -> dict[Any, Any]:
     return {}
 
 
-def _conditions(environment: Any) -> list[Any]:
+def conditions_of(environment: Any) -> list[Any]:
     """Return the relations of symbols that the source of a program, and not PyTorch itself, needs.
 
     Args:
@@ -461,7 +473,7 @@ _NO_LIMIT = 1 << 30
 """Largest sizes from this one on are PyTorch's own, and not stated by a user."""
 
 
-def _stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
+def stated_ranges(exported: ExportedProgram, sizes: Sizes) -> list[Any]:
     """Return the ranges that the user stated for the symbols of a program, as relations: `s0 >= 4`, `s0 <= 16`.
 
     Args:
@@ -502,13 +514,13 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
     """
     frame: Any = getattr(guard.sloc, "framework_loc", None)
     path = getattr(frame, "filename", "")
-    is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # or in a graph that PyTorch runs
+    is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # `<` for a graph that PyTorch runs
     if not is_in_torch:
-        # Functions in C++ compare at the line that calls them: that extents differ is no need of the user.
+        # A line of the user, at which PyTorch's functions in C++ compare, too: only they require extents to differ.
         return isinstance(condition, sympy.Ne) and not is_read_by_user
-    if not isinstance(condition, sympy.Eq):
+    if not isinstance(condition, sympy.Eq):  # of the layout of memory, or of what is too small
         return True
-    if len(condition.free_symbols) < 2:  # that an extent equals a number, for whatever reason
+    if len(condition.free_symbols) < 2:  # that an extent equals a number
         return False
     return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_NUMBERS_OF_ELEMENTS)
 
@@ -537,9 +549,8 @@ class _Traceable(TorchFunctionMode):
         if function == torch.Tensor.data.__set__:  # type: ignore[attr-defined]
             tensor, value = args
             return tensor.detach().copy_(value)
-        is_pool_of_signals = function in (torch.max_pool1d, nn.functional.max_pool1d)
-        # The method that returns indices is another one: here the argument is false, and `_pool_signals` lacks it.
-        if is_pool_of_signals and not kwargs.pop("return_indices", False):
+        if function in (torch.max_pool1d, nn.functional.max_pool1d):
+            kwargs.pop("return_indices", None)  # it is false: PyTorch has another function for these
             return _pool_signals(*args, **kwargs)
         return function(*args, **kwargs)
 

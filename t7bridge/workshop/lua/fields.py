@@ -207,7 +207,8 @@ def _copy(source: str, target: str, force_copy: None = None, dont_cast: bool = F
     """Return the fields of an nn.Copy from one type of tensors to another, `torch.LongTensor`.
 
     `force_copy` is not stored: it only matters where both types are equal. With `dont_cast`, the layer keeps its types
-    when the model is cast to another. Without it, the target is the type of the model: any layer has such an output.
+    when the model is cast to another. Without it, the target is the type of the model: the output is that which every
+    layer has, and no field of this class.
     """
     fields: dict[str, LuaValue] = {"gradInput": Tensor(_COPIED[source], None)}
     if dont_cast:
@@ -277,11 +278,10 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
         layer: the call, of a class in the table, with all arguments that have no default.
         element: of the tensors.
     """
-    kind = layer.name.partition(".")[2]
-    lua_class = CLASSES[kind]
+    lua_class = CLASSES[layer.kind]
     fields = {name: _new_value(text, element) for name, text in lua_class.fields.items()}
-    if kind in _COMPUTED:
-        fields.update(_COMPUTED[kind](*layer.args))
+    if layer.kind in _COMPUTED:
+        fields.update(_COMPUTED[layer.kind](*layer.args))
     arguments = {**lua_class.defaults, **dict(zip(lua_class.args, layer.args))}
     for name in lua_class.args:
         if name == "-":  # an argument that is not stored
@@ -291,6 +291,34 @@ def fields_of(layer: LuaLayer, element: ElementType) -> dict[str, LuaValue]:
     for method, args in layer.calls:
         fields.update(METHODS[method](*args))
     return fields
+
+
+def constructor_values(layer: LuaLayer) -> tuple[list[Any], int]:
+    """Return all arguments of a constructor, defaults included, and how many there are without trailing defaults.
+
+    Of a class that is not in the table, or takes any number of arguments, as nn.View does, those of the layer.
+    """
+    values = list(layer.args)
+    lua_class = CLASSES.get(layer.kind)
+    if lua_class is None or len(values) > len(lua_class.args):
+        return values, len(values)
+    count_written = _count_without_defaults(values, lua_class)
+    values += [lua_class.defaults[name] for name in lua_class.args[len(values) :]]
+    return values, count_written
+
+
+def _count_without_defaults(values: list[Any], lua_class: LuaClass) -> int:
+    """Return how many arguments of a constructor are written: all but those at the end that have their defaults."""
+    has_padding = any(value for name, value in zip(lua_class.args, values) if name.startswith("pad"))
+    for count_written in range(len(values), 0, -1):
+        last_value = values[count_written - 1]
+        name = lua_class.args[count_written - 1]
+        if name not in lua_class.defaults or last_value != lua_class.defaults[name]:
+            return count_written
+        # The default of padH is padW, and not the 0 that it is here: if any pads, both are written.
+        if name.startswith("pad") and has_padding:
+            return count_written
+    return 0
 
 
 def lua_value(value: Any, element: ElementType) -> LuaValue:

@@ -17,28 +17,25 @@ DETACH = torch.ops.aten.detach.default
 
 
 def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tuple[ExportedProgram, list[str]]:
-    """Return a program without changes in place, and notes for the user of what Lua does otherwise.
+    """Return a program without changes in place, and texts for the user of what Lua does otherwise for that.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
     value will do. Only if others remain, PyTorch rewrites the whole program, which takes four times as long as all else
     for a residual network.
 
     Args:
-        exported: the program, whose graph is changed.
+        exported: the program, whose graph is changed; another one may be returned in its place.
         operations: those that stay as they are: `aten.relu.default`.
-
-    Returns:
-        The program, or another one in its place; and the notes, without their places.
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _undetach_parameters(exported)  # so that what is detached and changed below is no parameter
+    _undetach_parameters(exported)  # which have a gradient, so that the note is of other values
     notes = []
-    if any(_changes_argument(node) and node.args[0].target is DETACH for node in graph.nodes):
+    if any(value.target is DETACH for node in graph.nodes for value in _changed_values(node)):
         notes.append("forward changes values by their data: these have no gradient in Lua")
     _replace_changes(graph)
     graph.eliminate_dead_code(_is_needed)
-    if not any(_changes_argument(node) for node in graph.nodes):
+    if not any(_changed_values(node) for node in graph.nodes):
         return exported, notes
     # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
     for node in graph.nodes:
@@ -49,22 +46,30 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
 
 def _is_needed(node: Any) -> bool:
     """Return whether a node stays: its value is used, it is no call, or it changes an argument that others use."""
-    return bool(node.users) or node.op != "call_function" or _changes_argument(node)
+    return bool(node.users) or node.op != "call_function" or bool(_changed_values(node))
 
 
 # Changes in place
 
 
-def _changes_argument(node: Any) -> bool:
-    """Return whether a node changes its first argument in place."""
+def _changed_values(node: Any) -> list[Any]:
+    """Return the nodes whose values a node changes in place: the first argument of `relu_`, `out` of `add`; or none."""
     schema = getattr(node.target, "_schema", None)
-    return bool(node.op == "call_function" and schema is not None and schema.is_mutable)
+    if node.op != "call_function" or schema is None:
+        return []
+    changed: list[Any] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        changed += [item for item in pytree.tree_leaves(value) if isinstance(item, torch.fx.Node)]
+    return changed
 
 
 def _replace_changes(graph: Any) -> None:
     """Replace changes in place by operations that return new values, as far as `_replace_change` can."""
     for node in [*graph.nodes]:
-        if _changes_argument(node):
+        if _changed_values(node):
             _replace_change(node)
 
 
@@ -74,9 +79,10 @@ def _replace_change(node: Any) -> None:
     The call stays as it is if the changed value is an input, may share its memory with what it was made of or with
     what an earlier call made of it, or there is no such operation.
     """
-    changed = node.args[0] if node.args else None  # an operation may take `self` by name; it stays then
     operation = _without_change(node.target)
-    if operation is None or not isinstance(changed, torch.fx.Node) or changed.op != "call_function":
+    changed: Any = node.args[0] if node.args else None
+    # Not one that is passed by name, nor several in a list.
+    if operation is None or _changed_values(node) != [changed] or changed.op != "call_function":
         return
     nodes = [*node.graph.nodes]
     earlier = set(nodes[: nodes.index(node)])
@@ -84,7 +90,7 @@ def _replace_change(node: Any) -> None:
     if _may_share_memory(changed) or any(_may_share_memory(user) for user in earlier_users):
         return
     node.target = operation
-    # What takes the changed value from here on takes the new one; what took it before has seen the old one.
+    # What takes the changed value after this node takes the new one; what took it before has seen the old one.
     for user in [*changed.users]:
         if user is not node and user not in earlier:
             user.replace_input_with(changed, node)
@@ -93,17 +99,21 @@ def _replace_change(node: Any) -> None:
 def _without_change(target: Any) -> Any:
     """Return the operation that returns what another writes to its argument: `aten.relu.default` for `aten.relu_`.
 
-    `None` if there is none.
+    `None` if there is none, as for `aten.add.out`, which changes another argument than it computes with.
     """
     name, _, overload = str(target).removeprefix("aten.").partition(".")
+    if not name.endswith("_"):
+        return None
     return getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
 
 
 def _may_share_memory(node: Any) -> bool:
-    """Return whether a value may share memory with an argument of its operation."""
+    """Return whether the value of a node may share memory with an argument of its operation."""
+    if node.op == "output":  # of the graph, which has no value of its own
+        return False
     schema = getattr(node.target, "_schema", None)
-    if schema is None:  # an input or a function of Python, of which nothing is known; an output has no value
-        return bool(node.op != "output")
+    if schema is None:  # an input or a function of Python, of which nothing is known
+        return True
     if any(result.alias_info is not None for result in schema.returns):  # a view
         return True
     # Operations that PyTorch composes of others may return their argument, as dropout in evaluation does.
@@ -131,21 +141,20 @@ _ALWAYS_NEW = frozenset(
 
 
 def _undetach_parameters(exported: ExportedProgram) -> None:
-    """Replace the `data` of parameters, where it is changed as by a mask, by the parameters: they have gradients.
+    """Use parameters themselves in place of their `data`, if that is changed, as by a mask: they have gradients.
 
-    In the graph, `data` is the detached parameter: the parameter itself takes its place, there and in all else that
-    detaches it.
+    In the graph, `data` is the detached parameter. All that is detached of such a parameter is replaced.
 
     Args:
         exported: the program, whose graph is changed.
     """
-    parameters = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
-    changed = {node.args[0] for node in exported.graph.nodes if _changes_argument(node)}
+    names = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.PARAMETER}
+    changed = {value for node in exported.graph.nodes for value in _changed_values(node)}
     detached = [node for node in exported.graph.nodes if node.target is DETACH]
     changed_by_data = {node.args[0] for node in detached if node in changed}
     for node in detached:
         source = node.args[0]
-        if source in changed_by_data and source.name in parameters:
+        if source in changed_by_data and source.name in names:
             node.replace_all_uses_with(source)
             exported.graph.erase_node(node)
 

@@ -127,6 +127,11 @@ class LuaLayer(Arithmetic["LuaLayer"]):
     label: str = ""
 
     @property
+    def kind(self) -> str:
+        """The name of the class without its package: `Linear` of `nn.Linear`."""
+        return self.name.partition(".")[2]
+
+    @property
     def inputs(self) -> int:
         """The number of inputs of an `nn.gModule`."""
         return sum(step.layer is None for step in self.steps)
@@ -148,6 +153,19 @@ class LuaLayer(Arithmetic["LuaLayer"]):
         return LuaLayer("nn.ConcatTable", children=pair) >> make(name)
 
 
+@define(frozen=True)
+class ModuleCall:
+    """A call of a PyTorch module that is inside the outermost one.
+
+    Attributes:
+        key: of the call, as PyTorch has it; several calls of one module have several.
+        path: of the module: `layer1.0.conv1`.
+    """
+
+    key: str
+    path: str
+
+
 @define(eq=False)
 class LuaNode(Arithmetic["LuaNode"]):
     """A node of a graph: a layer applied to the values of other nodes.
@@ -156,14 +174,14 @@ class LuaNode(Arithmetic["LuaNode"]):
         layer: the layer; `None` for an input of the graph.
         inputs: the nodes whose values it uses, in order.
         shape: of its value: integers, and `Extent`s that depend on the inputs.
-        stack: the PyTorch module calls it belongs to, outermost first.
+        stack: the module calls it belongs to, outermost first; empty for the outermost module itself.
         index: of an input node, its index among the inputs, 0-based.
     """
 
     layer: LuaLayer | None
     inputs: list[LuaNode] = field(factory=list)
     shape: tuple[Any, ...] = ()
-    stack: tuple[str, ...] = ()
+    stack: tuple[ModuleCall, ...] = ()
     index: int = 0
 
     def __rshift__(self, layer: LuaLayer) -> LuaNode:
@@ -253,9 +271,9 @@ def graph_of(inputs: list[LuaNode], *outputs: LuaNode) -> LuaLayer:
     stack = [*reversed(outputs)]
     while stack:
         node = stack[-1]
-        missing = [source for source in node.inputs if id(source) not in steps]
-        if missing:
-            stack.extend(reversed(missing))  # the node stays below them, and is seen again after them
+        sources_to_add = [source for source in node.inputs if id(source) not in steps]
+        if sources_to_add:
+            stack.extend(reversed(sources_to_add))  # the node stays below them, and is seen again after them
         else:
             steps[id(node)] = stack.pop()
     return LuaLayer("nn.gModule", steps=list(steps.values()), outputs=list(outputs))
@@ -287,13 +305,20 @@ def structure_of(
     """
     structure = []
     for layer in walk(root):
-        numbers = {id(step): number for number, step in enumerate(layer.steps)}
-        steps = []
-        for step in layer.steps:
-            is_input = step.layer is None
-            numbers_of_sources = [numbers[id(source)] for source in step.inputs]
-            steps.append((is_input, *numbers_of_sources))
-        outputs = tuple(numbers[id(step)] for step in layer.outputs)
         weights = tuple((name, key_of_weight(ref)) for name, ref in layer.weights.items())
-        structure.append((layer.name, key_of_settings(layer), weights, tuple(steps), outputs, len(layer.children)))
+        # `walk` has the children next: their number tells where they end.
+        count_of_children = len(layer.children)
+        structure.append((layer.name, key_of_settings(layer), weights, _edges_of(layer), count_of_children))
     return tuple(structure)
+
+
+def _edges_of(graph: LuaLayer) -> tuple[Any, ...]:
+    """Return how the nodes of an `nn.gModule` are connected, by their numbers; of other layers, that there are none."""
+    numbers = {id(step): number for number, step in enumerate(graph.steps)}
+    steps = []
+    for step in graph.steps:
+        is_input = step.layer is None
+        numbers_of_sources = [numbers[id(source)] for source in step.inputs]
+        steps.append((is_input, *numbers_of_sources))
+    outputs = tuple(numbers[id(step)] for step in graph.outputs)
+    return tuple(steps), outputs

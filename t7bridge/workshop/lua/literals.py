@@ -108,32 +108,33 @@ def _wrapped_line(line: str) -> str:
 def _end_of_first_line(line: str) -> int | None:
     """Return the column at which a long line is broken: behind the last of its outermost commas, if one of these fits.
 
-    If none of them fits, it is broken behind the bracket in which they are; or, if that is not in the line either,
-    behind the last of the outermost commas that do fit. `None` if no comma fits at all.
+    `None` if no comma fits in the width.
     """
     # Commas beyond the width may be further out than those that fit; twice the width is far enough to see.
-    commas, brackets = _commas_and_brackets(line[: 2 * WIDTH])
+    commas, last_bracket = _commas_and_brackets(line[: 2 * WIDTH])
     fitting = [(depth, end) for depth, end in commas if end <= WIDTH]
     if not fitting:
         return None
     outermost = min(depth for depth, _ in commas)
     outermost_fitting = min(depth for depth, _ in fitting)
     last_comma = max(end for depth, end in fitting if depth == outermost_fitting)
-    if outermost_fitting == outermost:
-        return last_comma
-    return brackets.get(outermost, last_comma)
+    if outermost < outermost_fitting:
+        # None of the outermost commas fits. Better than at a comma further inside is behind the bracket that opens
+        # their list, if it is in this line.
+        return last_bracket.get(outermost, last_comma)
+    return last_comma
 
 
 def _commas_and_brackets(line: str) -> tuple[list[tuple[int, int]], dict[int, int]]:
-    """Return the commas of a line, and the brackets up to the width, without those in strings.
+    """Return the commas of a line, and the opening brackets up to the width, without those in strings.
 
     Returns:
-        The number of brackets around each comma, and the column behind it; and number of brackets → the column behind
-        the last bracket that opens as many. Brackets that are open before the line do not count.
+        For each comma its depth, the number of brackets of the line around it, and the column behind it; and depth →
+        the column behind the last bracket that opens it. Depths are below 0 behind brackets that close others.
     """
     depth = 0
     commas: list[tuple[int, int]] = []
-    brackets: dict[int, int] = {}
+    last_bracket: dict[int, int] = {}
     for match in re.finditer(r"'[^']*'|[(){},]", line):
         token = match[0]
         if token == ",":
@@ -141,7 +142,7 @@ def _commas_and_brackets(line: str) -> tuple[list[tuple[int, int]], dict[int, in
         elif token in ("(", "{"):
             depth += 1
             if match.end() <= WIDTH:
-                brackets[depth] = match.end()
+                last_bracket[depth] = match.end()
         elif token in (")", "}"):
             depth -= 1
-    return commas, brackets
+    return commas, last_bracket

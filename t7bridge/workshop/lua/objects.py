@@ -52,8 +52,17 @@ class ObjectMaker:
     _storages: dict[tuple[str, bool], Storage] = field(factory=dict)
 
     def make(self, layer: LuaLayer) -> TorchObject:
-        """Return the object of a layer, with everything inside it."""
-        obj = self._new_object(layer)
+        """Return the object of a layer, with everything inside it.
+
+        The order of the fields is ours: Lua's tables have none.
+        """
+        type_name = f"torch.{self.element.lua}Tensor"
+        if layer.name == "nn.gModule":
+            # Its constructor removes the output and the gradient that other layers have, and takes no arguments that
+            # become fields: these are made of the nodes.
+            obj = TorchObject(layer.name, version=1, fields=Table.of({"_type": type_name}))
+        else:
+            obj = self._constructed(layer, type_name)
         if layer.name == "nn.SeqLSTM":  # whose tensors are put together of several
             self._fill_lstm(obj, layer.weights)
         else:
@@ -72,20 +81,17 @@ class ObjectMaker:
             obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
         return obj
 
-    def _new_object(self, layer: LuaLayer) -> TorchObject:
+    def _constructed(self, layer: LuaLayer, type_name: str) -> TorchObject:
         """Return an object with the fields that its constructor sets, without weights and children.
 
-        The order of the fields is ours: Lua's tables have none.
+        Args:
+            layer: any but an nn.gModule.
+            type_name: of the tensors, as Lua has it.
         """
-        fields = Table.of({"_type": f"torch.{self.element.lua}Tensor"})
-        # The constructor of a graph removes the output and the gradient. `_make_gmodule` sets its other fields, which
-        # are made of its nodes; `CLASSES` has only what is made of arguments.
-        if layer.name == "nn.gModule":
-            return TorchObject(layer.name, version=1, fields=fields)
-        fields["output"] = Tensor(self.element, None)
-        fields["gradInput"] = Tensor(self.element, None)
-        kind = layer.name.partition(".")[2]
-        obj = TorchObject(layer.name, CLASSES[kind].version, fields)
+        output = Tensor(self.element, None)
+        gradient = Tensor(self.element, None)
+        fields = Table.of({"_type": type_name, "output": output, "gradInput": gradient})
+        obj = TorchObject(layer.name, CLASSES[layer.kind].version, fields)
         for name, value in fields_of(layer, self.element).items():
             obj[name] = value
         return obj
@@ -257,14 +263,16 @@ def _make_gmodule(layer: LuaLayer, obj: TorchObject, module_of: Callable[[LuaLay
 
     Args:
         layer: the graph. Each input is used, and every step leads to an output.
-        obj: as `_new_object` leaves it, without `output` and `gradInput`; receives the fields.
+        obj: the object, without `output` and `gradInput`; receives the fields.
         module_of: makes the Torch object of a layer, with everything inside it.
     """
     outnode, innode, sources = _linked_nodes(layer, module_of)
     edges = _edges_from(outnode, sources)
-    # nngraph has the graph in both directions: the children are the sources in one, the users in the other.
+    # nngraph has the graph in both directions. The edges lead to the sources of a node in the backward graph, and to
+    # its users in the forward graph.
     backward = _Graph(edges)
     forward = _Graph([(end, start) for start, end in edges])
+    # A node is run after its sources, and backward after its users: after its children in the other graph.
     order_of_forward = backward.children_first()
     order_of_backward = forward.children_first()
     # A node is in both graphs, under two numbers: the data, which they share, has that in the forward graph.

@@ -1,4 +1,4 @@
-"""Sizes that depend on those of the inputs: PyTorch's symbols, and the conditions on them.
+"""Open sizes, which depend on those of the inputs: expressions of PyTorch's symbols, and the conditions on these.
 
 `torch.export` gives each extent of an input that is not fixed a symbol, and each extent of other values an expression
 of the symbols. Where the source or a builder must decide by a size, or needs it as a number, the example decides, and
@@ -143,7 +143,7 @@ class Extent:
     def _compare(self, other: Any, relation: Any) -> Any:
         """Return whether a relation of sympy, such as `sympy.LessThan`, of this extent and another value holds.
 
-        `Sizes.decide` makes it a condition, if it does not always hold or never; for its errors, see there.
+        If it neither always holds nor never, its result in the example becomes a condition, see `Sizes.decide`.
         """
         if isinstance(other, Extent):
             other = other.expr
@@ -219,21 +219,21 @@ def evaluate(expr: Any, value_of: Callable[[Any], Any]) -> Any:
         return float(expr)
     if expr.is_Symbol:
         return value_of(expr)
-    parts = [evaluate(part, value_of) for part in expr.args]
-    if None in parts:
+    values = [evaluate(part, value_of) for part in expr.args]
+    if None in values:
         return None
     if expr.is_Add:
-        return reduce(operator.add, parts)
+        return reduce(operator.add, values)
     if expr.is_Mul:
-        return reduce(operator.mul, parts)
+        return reduce(operator.mul, values)
     if isinstance(expr, (FloatTrueDiv, IntTrueDiv)):
-        dividend, divisor = parts
+        dividend, divisor = values
         return dividend / divisor
     if isinstance(expr, ToFloat):
-        (number,) = parts
+        (number,) = values
         return number
     if isinstance(expr, OpaqueUnaryFn_sqrt):
-        (radicand,) = parts
+        (radicand,) = values
         return radicand**0.5
     return None
 
@@ -275,13 +275,13 @@ class Sizes:
     def simplified(self, expr: Any) -> Any:
         """Return an expression simplified by what is known of the symbols; a number if their ranges leave only one."""
         expr = self._substitute(expr)
-        # In this order: a larger or smaller of two is decided by their difference, in which roundings are gone.
+        # Roundings first: the ranges of a difference tell which of two is larger, but not if one is a rounding.
         if expr.has(*_ROUNDED):
             expr = expr.replace(lambda part: isinstance(part, _ROUNDED), _without_rounding)
         if expr.has(Max, Min):
             expr = expr.replace(lambda part: isinstance(part, (Max, Min)), self._extremum)
         expr = sympy.expand(expr)
-        # Without a largest value of any symbol, the range is open.
+        # Only if a symbol has a largest value, the range of the expression may be a single number.
         if not expr.free_symbols.isdisjoint(self.high):
             bounds = self._bounds(expr)
             if bounds.lower == bounds.upper:
@@ -380,12 +380,11 @@ class Sizes:
         """
         before = dict(self.replaced), dict(self.low), dict(self.high)
         for condition in self.conditions:
-            condition = self._substitute(condition)  # each by what those before it tell
+            condition = self._substitute(condition)  # by what the conditions before it tell
             symbols = sorted(condition.free_symbols, key=str)
-            if not symbols:
+            depends_on_values = not self.example.keys() >= set(symbols)
+            if depends_on_values:  # of inputs; what uses such a size is refused
                 continue
-            if not self.example.keys() >= set(symbols):
-                continue  # it depends on values; the operation is refused where it is used
             if len(symbols) == 2 and self._unify(condition, *symbols):
                 continue
             if len(symbols) == 1 and self._limit(condition, *symbols):
@@ -408,7 +407,7 @@ class Sizes:
 
         Args:
             condition: has no other symbol than this one.
-            symbol: not replaced.
+            symbol: not replaced yet.
         """
         if self.example[symbol] < self.low_of(symbol):  # an example without elements, which Lua does not have
             return False
@@ -416,8 +415,8 @@ class Sizes:
         if sizes is None:
             return False
         low = max(sizes.low, self.low_of(symbol))
-        highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
-        high = min(highs, default=None)
+        known_highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
+        high = min(known_highs, default=None)
         if low == high:  # one size is left, that of the example
             return False
         if low > self.low_of(symbol):
@@ -429,9 +428,9 @@ class Sizes:
         return True
 
     def _unify(self, condition: Any, first: Any, second: Any) -> bool:
-        """Replace the second symbol by the first if a condition is that both are equal; return whether it is.
+        """Replace the second symbol by the first if a condition says that both are equal; return whether it does.
 
-        Neither symbol is replaced before.
+        Neither symbol is replaced yet.
         """
         if not isinstance(condition, sympy.Eq):
             return False
@@ -451,17 +450,18 @@ class Sizes:
     def _divide(self, symbol: Any, step: int) -> None:
         """Replace a symbol, which can only have values in equal steps, by `step * quotient + rest`, with a new symbol.
 
-        The example has one of the values, and so the rest of all.
+        The quotient, the new symbol, has the limits that follow from those of the replaced one. The value in the
+        example has the rest of all.
         """
         rest = self.example[symbol] % step
         quotient = sympy.Symbol(f"{symbol}_{step}", integer=True, nonnegative=True)
         self.replaced[symbol] = step * quotient + rest
         self.example[quotient] = self.example[symbol] // step
-        low = self.low_of(symbol)
-        self.low.pop(symbol, None)
+        low = self.low.pop(symbol, self.low_of(symbol))
         self.low[quotient] = -((rest - low) // step)  # (low - rest) / step, rounded up
         if symbol in self.high:
-            self.high[quotient] = (self.high.pop(symbol) - rest) // step
+            high = self.high.pop(symbol)
+            self.high[quotient] = (high - rest) // step
 
 
 def _without_rounding(expr: Any) -> Any:
@@ -495,49 +495,103 @@ class _Progression:
 def _sizes_that_meet(condition: Any, example: int, least: int) -> _Progression | None:
     """Return the sizes that meet a condition; `None` if they are not a progression that the example is in.
 
-    A condition of sums, products with numbers, whole quotients and remainders repeats with the period of its divisors
-    beyond its constants, so that it is enough to try all sizes up to a few periods beyond these.
-
     Args:
         condition: a relation of one symbol.
         example: the size in the example, which meets it.
         least: the least size that is possible, at most the example's.
     """
-    parts = list(sympy.preorder_traversal(condition))
-    if not all(_is_periodic(part) for part in parts):
+    repetition = _repetition_of(condition)
+    if repetition is None:
         return None
-    divisors = []
-    for part in parts:
-        if isinstance(part, _DIVISIONS):
-            _, divisor = part.args
-            divisors.append(int(divisor))
-    period = lcm(1, *divisors)  # 1 without divisors
-    # So many periods: a sum that grows does so by 1 a period at least, and is beyond the constants then.
-    constants = sum(abs(int(part)) for part in parts if part.is_Integer)
-    end = (constants + 4) * period + example  # 4 more, to see that the sizes repeat
+    # To see what is repeated, and the sizes next to the example, a few periods are enough.
+    end = max(repetition.start, example) + 4 * repetition.period
     if end > _MOST_SIZES:
         return None
     sizes = [size for size in range(least, end) if _value(condition, size)]
-    return _progression_in(sizes, example, least, end, period)
+    return _progression_in(sizes, example, least, end, repetition.period)
+
+
+@define(frozen=True)
+class _Repetition:
+    """How an expression of one symbol goes on: with each further period of sizes, it grows by the same whole number.
+
+    It is close to a straight line, whose slope is a whole number by the period, and 0 for whether a relation holds.
+
+    Attributes:
+        period: a number of sizes.
+        offset: the expression is at most so far from the line.
+        start: the size from which on all this is so.
+    """
+
+    period: int
+    offset: int
+    start: int
+
+
+def _repetition_of(expr: Any) -> _Repetition | None:
+    """Return how an expression goes on; `None` if it is not known, as of products of two sizes and divisions by one.
+
+    Args:
+        expr: of one symbol: a number, or a relation of numbers.
+    """
+    if expr.is_Integer:
+        return _Repetition(period=1, offset=abs(int(expr)), start=0)
+    if expr.is_Symbol:
+        return _Repetition(period=1, offset=0, start=0)
+    kinds: Any = tuple(_FUNCTIONS)
+    if not isinstance(expr, kinds):
+        return None
+    parts: list[_Repetition] = []
+    for arg in expr.args:
+        part = _repetition_of(arg)
+        if part is None:
+            return None
+        parts.append(part)
+    if isinstance(expr, sympy.Mul):
+        return _repetition_of_product(expr.args, parts)
+    if isinstance(expr, _DIVISIONS):
+        _, divisor = expr.args  # the dividend is the first part
+        return _repetition_of_division(parts[0], divisor, is_rest=not isinstance(expr, FloorDiv))
+    period = lcm(*(part.period for part in parts))
+    offset = sum(part.offset for part in parts)
+    start = max(part.start for part in parts)
+    if isinstance(expr, sympy.Add):
+        return _Repetition(period, offset, start)
+    # Of a comparison, a larger or smaller value, or of conditions that are combined. The distance of two lines that are
+    # not parallel grows by 1 a period at least, and is then larger than both offsets.
+    return _Repetition(period, offset, max(start, (offset + 1) * period))
+
+
+def _repetition_of_product(factors: Any, parts: list[_Repetition]) -> _Repetition | None:
+    """Return how a product of numbers and one other factor goes on; `None` if there are several of these."""
+    number = prod(abs(int(factor)) for factor in factors if factor.is_Integer)
+    others = [part for factor, part in zip(factors, parts) if not factor.is_Integer]
+    if len(others) != 1:
+        return None
+    (other,) = others
+    return _Repetition(other.period, number * other.offset, other.start)
+
+
+def _repetition_of_division(dividend: _Repetition, divisor: Any, is_rest: bool) -> _Repetition | None:
+    """Return how a whole quotient or its rest goes on; `None` if the divisor is not a number above 0."""
+    if not divisor.is_Integer or divisor <= 0:
+        return None
+    number = int(divisor)
+    # So many periods of the dividend make it grow by a multiple of the divisor.
+    period = dividend.period * number
+    # A quotient is rounded by less than 1, and so is its offset here. A rest is less than the divisor.
+    offset = number if is_rest else dividend.offset // number + 2
+    return _Repetition(period, offset, dividend.start)
 
 
 _DIVISIONS = (FloorDiv, Mod, PythonMod)
 
 
-def _is_periodic(part: Any) -> bool:
-    """Return whether a part of a condition repeats with the size: no product of two sizes, nor a division by one."""
-    if part.is_Integer or part.is_Symbol:
-        return True
-    if isinstance(part, sympy.Mul):
-        return sum(not factor.is_Integer for factor in part.args) <= 1
-    if isinstance(part, _DIVISIONS):
-        _, divisor = part.args
-        return bool(divisor.is_Integer and divisor > 0)
-    return isinstance(part, tuple(_FUNCTIONS))
-
-
 def _value(expr: Any, size: int) -> Any:
-    """Return the value of an expression, or whether a relation holds, where its only symbol has a value."""
+    """Return the value of an expression, or whether a relation holds, where its only symbol has a value.
+
+    Its functions are those that `_repetition_of` knows.
+    """
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -549,7 +603,7 @@ def _value(expr: Any, size: int) -> Any:
 def _progression_in(sizes: list[int], example: int, least: int, end: int, period: int) -> _Progression | None:
     """Return the progression of those sizes from the example on in both directions, as far as the steps are equal.
 
-    `None` if there are other sizes between these, or it may miss some beyond the last that was tried.
+    `None` if there are other sizes between these, or may be beyond the last that was tried.
 
     Args:
         sizes: those that meet a condition, in order, of all from `least` to before `end`.
@@ -565,12 +619,15 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         low -= step
     while high + step in members:
         high += step
-    if any(low < size < high and (size - low) % step for size in sizes):
+    has_others_between = any(low < size < high and (size - low) % step for size in sizes)
+    if has_others_between:
         return None
     is_endless = high + step >= end  # the next one was not tried
-    if is_endless and period % step:  # in the next periods it would miss sizes, or contain others
+    # The sizes go on in periods, and steps that do not divide these lead to sizes that were not seen.
+    if is_endless and period % step:
         return None
-    if low - step < least:  # no size of the progression is possible below: its lowest one is no new limit
+    # Where the next size below would be less than the least one anyway, the progression adds no limit.
+    if low - step < least:
         low = least
     return _Progression(step, low, None if is_endless else high)
 

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from importlib.resources import files
 
 from ...data import __version__
+from .blocks import find_blocks
 from .layers import LuaLayer, walk
 from .literals import lua_string, wrapped
 from .trace import Program
-from .writer import Writer
+from .writer import functions_and_model
 
 _HEAD = """\
 -- {name}, from PyTorch by t7bridge {version}. Needs torch, nn and nngraph{more}.
@@ -218,7 +219,7 @@ function M.load(weights)
          end
          if entry.transposed then tensor = tensor:t() end
          local elements = tensor:contiguous():view(-1)
-         {if_has_field}own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement())){end_if}
+         {copy}
       end
    end
    model:evaluate()
@@ -255,8 +256,9 @@ def classes_source(names: Collection[str]) -> str:
         return ""
     functions = []
     for name, text in sections.items():
-        is_called = any(f"{name}(" in other for other in classes)
-        if is_called and text not in classes:  # a class may have its own name before a bracket
+        is_called = any(f"{name}(" in text_of_class for text_of_class in classes)
+        is_class = text in classes  # one may have its own name before a bracket
+        if is_called and not is_class:
             functions.append(text)
     # Lua's local functions have to be before their callers.
     return head + "".join([*functions, *classes])
@@ -271,14 +273,13 @@ def flatten(root: LuaLayer, program: Program) -> None:
         root: the whole model, which is changed.
         program: the traced program, for the names of functions.
     """
-    writer = Writer(program)
-    writer.find_blocks(root)  # which containers will be functions: those of the layers before they are merged
+    blocks = find_blocks(root, program)  # which have a function is decided before layers are merged
     for outer in reversed(walk(root)):  # inner ones first
         if outer.name != "nn.Sequential":
             continue
         layers: list[LuaLayer] = []
         for child in outer.children:
-            if writer.can_be_merged(child, into=outer):
+            if blocks.can_be_merged(child, into=outer):
                 layers += child.children
             else:
                 layers.append(child)
@@ -306,7 +307,7 @@ def lua_source(layer: LuaLayer, program: Program, name: str, double: bool = Fals
         name: of the model, for the first line.
         double: whether its tensors are doubles.
     """
-    functions, main = map(wrapped, Writer(program).source(layer))
+    functions, main = map(wrapped, functions_and_model(layer, program))
     class_names = {inner.name for inner in walk(layer)}
     has_lstm = "nn.SeqLSTM" in class_names
     is_tied = _shares_tensors(layer)
@@ -391,13 +392,9 @@ def _tail(main: str, double: bool, has_lstm: bool, is_tied: bool, has_tied_keys:
         cast = f"tie({cast})"
     check_tied = "   check_tied(weights)\n" if has_tied_keys else ""
     lstm = ""
-    if_has_field = ""
-    end_if = ""
+    copy = "own:copy(elements:narrow(1, (entry.start or 0) + 1, own:nElement()))"
     if has_lstm:
         lstm = "      if torch.type(module) == 'nn.SeqLSTM' then fill_lstm(module, weights) end\n"
         # `local own = module[field]` of the template is nil for an nn.SeqLSTM, whose tensors have other names in Lua.
-        if_has_field = "if own then "
-        end_if = " end"
-    return _TAIL.format(
-        main=main, cast=cast, check_tied=check_tied, lstm=lstm, if_has_field=if_has_field, end_if=end_if
-    )
+        copy = f"if own then {copy} end"
+    return _TAIL.format(main=main, cast=cast, check_tied=check_tied, lstm=lstm, copy=copy)

@@ -1,11 +1,16 @@
-"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule."""
+"""The steps of a program as one Lua module: what is a chain is an nn.Sequential, the rest an nn.gModule.
+
+The steps of one call of a PyTorch module become a single step, whose layer is a module of its own, where these take one
+value and return one.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby, pairwise
 
 from ...errors import UnsupportedError
-from .layers import LuaLayer, LuaNode, make, sequential
+from .layers import LuaLayer, LuaNode, ModuleCall, make, sequential
 
 _CALLER = 0
 """The user of the values that the program returns, among the ids of steps, none of which is 0."""
@@ -30,7 +35,7 @@ def structured(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNod
     steps = _without_unused_steps(steps, outputs)
     steps, outputs = _with_unused_inputs(inputs, steps, outputs)
     users = _users_of(steps, outputs)
-    return _assemble(inputs, _group(steps, depth=0, users=users), outputs)
+    return _assemble(inputs, _with_calls_as_steps(steps, depth=0, users=users), outputs)
 
 
 def _users_of(steps: list[LuaNode], outputs: list[LuaNode]) -> Users:
@@ -76,10 +81,8 @@ def _with_unused_inputs(
     return steps, [first, *others]
 
 
-def _group(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
-    """Return steps with those of each call of a PyTorch module replaced by a single one, if these are a block.
-
-    A first step that joins several values, which would be several inputs, is moved out of the module.
+def _with_calls_as_steps(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
+    """Return steps with those of each call of a PyTorch module combined into a single one, as far as they can be.
 
     Args:
         steps: in order; some are changed.
@@ -88,62 +91,62 @@ def _group(steps: list[LuaNode], depth: int, users: Users) -> list[LuaNode]:
             one, and so has its users.
     """
     result: list[LuaNode] = []
-    for call, group in groupby(steps, lambda step: step.stack[depth] if len(step.stack) > depth else ""):
+    for call, group in groupby(steps, partial(_call_at, depth=depth)):
         run = list(group)
-        if not call:  # steps of the outer module itself
+        if call is None:  # steps of the outer module itself
             result += run
-            continue
-        is_block = _is_block(run, users)
-        if not is_block and len(run[0].inputs) > 1 and _is_block(run[1:], users):
-            is_block = True
-            result.append(_moved_out(run.pop(0), call, depth))
-        sources = _sources(run)  # before `_group` and `_as_one_step` change them inside
-        inner = _group(run, depth + 1, users)
-        if is_block:
-            (source,) = sources
-            result.append(_as_one_step(inner, source, call, depth))
+        elif _can_be_one_step(run, users):
+            result.append(_as_one_step(run, call, depth, users))
+        # A first step that joins several values can be in the outer module instead.
+        elif len(run[0].inputs) > 1 and _can_be_one_step(run[1:], users):
+            result.append(_moved_out(run[0], call, depth))
+            result.append(_as_one_step(run[1:], call, depth, users))
         else:
-            result += inner
+            result += _with_calls_as_steps(run, depth + 1, users)
     return result
 
 
-def _moved_out(step: LuaNode, call: str, depth: int) -> LuaNode:
+def _call_at(step: LuaNode, depth: int) -> ModuleCall | None:
+    """Return the module call that a step belongs to at a depth of its stack; `None` if it is in no call so deep."""
+    return step.stack[depth] if depth < len(step.stack) else None
+
+
+def _moved_out(step: LuaNode, call: ModuleCall, depth: int) -> LuaNode:
     """Move a step from the module of a call to the one that contains it; return the step, which is changed."""
     step.stack = step.stack[:depth]
     if step.layer is not None:
-        step.layer.path = _path_of(call).rpartition(".")[0]
+        step.layer.path = call.path.rpartition(".")[0]
     return step
 
 
-def _as_one_step(steps: list[LuaNode], source: LuaNode, call: str, depth: int) -> LuaNode:
+def _as_one_step(run: list[LuaNode], call: ModuleCall, depth: int, users: Users) -> LuaNode:
     """Combine the steps of a module's call into one, and return it.
 
     It is the object of the last step, changed, as the steps behind it refer to that one. What the last step was is a
     new object inside.
 
     Args:
-        steps: in order.
-        source: the only step outside whose value they take.
+        run: the steps in order, which take one value.
         call: of the module.
         depth: of the call in the stacks of the steps.
+        users: see `_with_calls_as_steps`.
     """
-    combined = steps[-1]
-    input_inside = LuaNode(None, [], source.shape)
+    (source,) = _sources(run)
+    *steps, combined = _with_calls_as_steps(run, depth + 1, users)
     last = LuaNode(combined.layer, combined.inputs, combined.shape, combined.stack)
-    combined.layer = _assemble([input_inside], [*steps[:-1], last], [last], {id(source): input_inside})
-    combined.layer.path = _path_of(call)
+    steps.append(last)
+    input_inside = LuaNode(None, [], source.shape)
+    for step in steps:
+        step.inputs = [input_inside if item is source else item for item in step.inputs]
+    combined.layer = _assemble([input_inside], steps, [last])
+    combined.layer.path = call.path
     combined.inputs = [source]
     combined.stack = combined.stack[:depth]
     return combined
 
 
-def _path_of(call: str) -> str:
-    """Return the path of the module that is called: `key|path`."""
-    return call.partition("|")[2]
-
-
 def _sources(run: list[LuaNode]) -> list[LuaNode]:
-    """Return the steps outside of a run whose values its steps take, each once, in the order of their first use."""
+    """Return the steps outside of a run of steps whose values these take, each once, by their first use."""
     inside = {id(step) for step in run}
     sources: dict[int, LuaNode] = {}
     for step in run:
@@ -153,34 +156,28 @@ def _sources(run: list[LuaNode]) -> list[LuaNode]:
     return list(sources.values())
 
 
-def _is_block(run: list[LuaNode], users: Users) -> bool:
-    """Return whether a run of steps takes one value, and only the value of its last step is used outside of it.
+def _can_be_one_step(run: list[LuaNode], users: Users) -> bool:
+    """Return whether consecutive steps take one value, and only the value of the last one is used outside of them.
 
-    A single step is no block: it needs no container.
+    Not a single step, or none: that needs no container.
     """
     inside = {id(step) for step in run}
     used_outside = [step for step in run if not inside.issuperset(users.get(id(step), ()))]
     return len(run) > 1 and len(_sources(run)) == 1 and used_outside == run[-1:]
 
 
-def _assemble(
-    inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode], inside_of: dict[int, LuaNode] | None = None
-) -> LuaLayer:
+def _assemble(inputs: list[LuaNode], steps: list[LuaNode], outputs: list[LuaNode]) -> LuaLayer:
     """Combine steps into an nn.Sequential if they form a chain, else into an nn.gModule.
 
     Args:
         inputs: the input steps.
-        steps: all other steps, in order; their inputs are changed.
+        steps: all other steps, in order, which take values of these and of the inputs only; their inputs are changed.
         outputs: the steps whose values are returned.
-        inside_of: id of a step outside → the input that replaces it; `None` for a whole program, which has no outside.
     """
-    if inside_of is not None:
-        for step in steps:
-            step.inputs = [inside_of.get(id(source), source) for source in step.inputs]
     if len(inputs) == 1 and _is_chain([*inputs, *steps], outputs):
         layers = [step.layer for step in steps if step.layer is not None]
         return sequential(*layers) if layers else make("nn.Identity")
-    # A graph, in which no node takes a value twice: each repetition is a node of its own among the others.
+    # A graph, in which no node may take a value twice.
     nodes = list(inputs)
     for step in steps:
         step.inputs = _without_repetition(step.inputs, nodes)

@@ -27,8 +27,10 @@ from .exporting import (
     export_module,
     has_fixed_examples,
     open_sizes,
+    stated_ranges,
 )
 from .functional import decompose, make_functional, operation_of
+from .layers import ModuleCall
 from .sizes import Extent, Shape, Sizes
 from .training import Computation, NoteOfClass, computation_of, notes_on_gradients, notes_on_modes, reads_of_mode
 
@@ -58,8 +60,7 @@ class TracedCall:
         args: all arguments of its schema by name, defaults included, with `CallRef` and `Extent` inside; those of a
             function of Python by their positions, `"0"`.
         shape: of its value; a tuple of shapes where it returns several; empty for what is not a tensor.
-        stack: the module calls it belongs to, outermost first, each as the text `key of the call|path of the module`;
-            empty for the outermost module, which has no path.
+        stack: the module calls it belongs to, outermost first; empty for the outermost module itself.
         line: where the user's source calls it, `net.py:12: x = x.sort()`; empty if that is not known.
         origin: the operation that the source calls, if this is a part of its decomposition; else empty.
     """
@@ -69,7 +70,7 @@ class TracedCall:
     target: Any = field(repr=False)
     args: dict[str, Any] = field(factory=dict)
     shape: Any = ()
-    stack: tuple[str, ...] = ()
+    stack: tuple[ModuleCall, ...] = ()
     line: str = ""
     origin: str = ""
 
@@ -100,7 +101,7 @@ class Program:
         sizes: what is known of the sizes of the inputs.
         texts: the sizes of the inputs that the Lua model takes: `any x 3 x 32 x 32`.
         modules: by their paths; empty for a program of the user and a script module, whose modules are not in Python.
-        notes: path, class and text of what Lua does otherwise.
+        notes: what Lua does otherwise.
     """
 
     inputs: dict[str, Shape] = field(factory=dict)
@@ -162,14 +163,34 @@ def trace(
         ModelError: the inputs are not those of a program.
     """
     inputs = tuple(value.detach().cpu() if isinstance(value, torch.Tensor) else value for value in inputs)
-    if not isinstance(module, ExportedProgram):
-        has_modes = not isinstance(module, torch.jit.ScriptModule)  # whose code has the graph of one mode only
-        return _trace_module(copy_for_evaluation(module), inputs, operations, freedom, has_modes)
-    check_program_inputs(module, inputs)
-    if has_fixed_examples(module):
-        with open_sizes():
-            return _read_functional(copy_program(module), module=None, operations=operations, inputs=inputs)
-    return _trace_module(module.module(), inputs, operations, freedom, has_modes=False)
+    if isinstance(module, ExportedProgram):
+        return _trace_program(module, inputs, operations, freedom)
+    has_modes = not isinstance(module, torch.jit.ScriptModule)  # whose code has the graph of one mode only
+    return _trace_module(copy_for_evaluation(module), inputs, operations, freedom, has_modes)
+
+
+def _trace_program(
+    exported: ExportedProgram, inputs: tuple[Any, ...], operations: frozenset[str], freedom: Freedom
+) -> Program:
+    """Read a program of the user as it is if its examples have fixed sizes, else trace the module that runs it.
+
+    A program that leaves other extents than the batch open may only be expressed with fewer of them open.
+
+    Args:
+        exported: the program, which is not changed.
+        inputs: see `trace`; on the CPU.
+        operations: see `trace`.
+        freedom: see `trace`; it does not matter where the program is read as it is.
+
+    Raises:
+        ModelError: see `check_program_inputs`.
+        UnsupportedError: see `trace`.
+    """
+    check_program_inputs(exported, inputs)
+    if not has_fixed_examples(exported):
+        return _trace_module(exported.module(), inputs, operations, freedom, has_modes=False)
+    with open_sizes():  # for the calls that are decomposed
+        return _read_functional(copy_program(exported), module=None, operations=operations, inputs=inputs)
 
 
 def _trace_module(
@@ -188,16 +209,16 @@ def _trace_module(
     with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
         with reads_of_mode() as readers:
             exported = export_module(module, inputs, own_backwards, freedom)
-        # If no source but PyTorch's reads the mode, the graph of training need not be made and compared.
+        # Only if the user's source reads the mode, the graph of training is made, and compared with this one.
         evaluated: Computation | None = None
         if has_modes and readers:
-            evaluated = computation_of(exported)  # first: reading the program rewrites its operations
+            evaluated = computation_of(exported)  # before the program is read, which rewrites its operations
         program = _read_functional(exported, module, operations, inputs)
-    if has_modes:  # without the graph of evaluation, only layers that `train()` leaves in evaluation are noted
+    if has_modes:
         program.notes += notes_on_modes(module, inputs, evaluated)
     for name in dict.fromkeys(own_backwards):  # each once
         text = f"{name} has its own backward, which is not carried to Lua: gradients there are those of its forward"
-        program.notes.append(("", name, text))
+        program.notes.append(NoteOfClass("", name, text))
     return program
 
 
@@ -229,25 +250,31 @@ def _program_of(
         operations: those that are not decomposed.
         inputs: example inputs.
     """
-    is_ours = module is not None
     program = Program()
     environment = environment_of(exported)
     # Before anything is read: shapes become `Extent`s of these symbols.
     if environment is not None:
         program.sizes.example.update(example_of(exported, environment, inputs))
+    _add_inputs_and_state(program, exported, module)
+    _add_calls(program, exported, operations)
+    # After the calls, whose decompositions may add conditions, and even fix all extents.
+    if environment is not None:
+        program.sizes.conditions += conditions_of(environment)
+        if module is None:  # a user may have stated ranges; what is exported here has none
+            program.sizes.conditions += stated_ranges(exported, program.sizes)
+    program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
+    used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
+    program.notes += notes_on_gradients(program.modules, used_parameters)
+    return program
+
+
+def _add_inputs_and_state(program: Program, exported: ExportedProgram, module: nn.Module | None) -> None:
+    """Add to a program its inputs, its state dict, and the modules inside its module; see `_program_of`."""
     # The module's own state dict also has the buffers and the names of tied tensors that the graph does not use.
     state = exported.state_dict if module is None else module.state_dict(keep_vars=True)
     keys = _add_state(program, state)
     parameters = _add_module(program, exported, module, keys)
     _add_inputs(program, exported, keys, parameters)
-    _add_calls(program, exported, operations)
-    # After the calls, whose decompositions may add conditions, and even fix all extents.
-    if environment is not None:
-        program.sizes.conditions += conditions_of(exported, environment, program.sizes, is_ours)
-    program.dtypes.update((name, _dtype(value)) for name, value in program.constants.items())
-    used_parameters = {key: program.state[key] for key, is_learned in program.stored.values() if is_learned}
-    program.notes += notes_on_gradients(program.modules, used_parameters)
-    return program
 
 
 def _add_calls(program: Program, exported: ExportedProgram, operations: frozenset[str]) -> None:
@@ -284,11 +311,12 @@ def _add_module(
     if module is None:
         return set(exported.graph_signature.parameters)
     parameters = {key for key, _ in module.named_parameters(remove_duplicate=False)}
-    if not isinstance(module, torch.jit.ScriptModule):
-        program.modules = dict(module.named_modules())
-        return parameters
-    if not parameters:  # freezing makes constants of them
+    is_script = isinstance(module, torch.jit.ScriptModule)
+    is_frozen = is_script and not parameters  # freezing makes constants of all of them
+    if is_frozen:
         return _add_frozen_weights(program, exported, keys)
+    if not is_script:  # whose modules are not in Python
+        program.modules = dict(module.named_modules())
     return parameters
 
 
@@ -345,7 +373,7 @@ def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[
     values = [_held_value(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
     tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
     weights = set()
-    for number, (identity, tensor) in enumerate(tensors.items()):
+    for number, (identity, tensor) in enumerate(tensors.items()):  # all are counted, though not all are weights
         # Numbers, such as a factor, stay constants, and so do whole numbers and masks, which Lua's layers cannot hold.
         if identity not in keys and tensor.is_floating_point() and tensor.dim():
             key = f"constants.{number}"
@@ -377,8 +405,9 @@ def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str
         if not isinstance(value, torch.Tensor):
             program.constants[node.name] = value
             continue
-        # By its name, if it is another object here than in the state dict.
-        key = keys.get(_identity(value), program.aliases.get(spec.target, spec.target))
+        # If the program has another object of the tensor than the state dict, its name tells the key.
+        key_by_name = program.aliases.get(spec.target, spec.target)
+        key = keys.get(_identity(value), key_by_name)
         # Layers hold floats: whole numbers and masks of the state dict are constants of the graph.
         if key in program.state and value.is_floating_point():
             program.stored[node.name] = (key, key in parameters)
@@ -429,8 +458,9 @@ class _GraphReader:
         computed: names of the values that depend on inputs or weights, and so are not constants; receives those of
             calls.
         prefix: of the names of the values: `name of the call.` in a decomposition, else empty.
-        values: name of a node → its value, of nodes that are not calls of the program: of a decomposition's inputs, and
-            of what was decomposed.
+        values: name of a node → its value, a `CallRef` or a number or a list of these, of nodes that are no calls of
+            the program: the inputs of a decomposition, and calls that were decomposed. Others are `CallRef`s to
+            themselves.
         outer: the call that a decomposition belongs to; `None` for the program's own graph.
     """
 
@@ -461,13 +491,11 @@ class _GraphReader:
         if node.target is operator.getitem:
             source, number = node.args
             results = self.values.get(source.name)
-            if isinstance(results, list):  # of an operation that was decomposed: no call is left
+            if isinstance(results, list):  # of a call that was decomposed, and is not in the program
                 self.values[node.name] = results[number]
                 return
         call = self._call_of(node)
-        decomposition = None
-        if self._is_to_be_decomposed(call):
-            decomposition = decompose(node, self.operations)
+        decomposition = decompose(node, self.operations) if self._is_to_be_decomposed(call) else None
         if decomposition is None:
             self.program.calls.append(call)
             return
@@ -509,32 +537,39 @@ class _GraphReader:
 
         The element type of its value is added to the program, and its name to `computed` if it is not constant.
         """
-        value = node.meta.get("val")
+        value = node.meta.get("val")  # a tensor without elements
         target = operation_of(node)
         op, args = _name_and_args(node, target)
-        call = TracedCall(self.prefix + node.name, op, target, self._argument(args), _shape(value, self.program.sizes))
-        if self.outer is None:
-            modules = node.meta.get("nn_module_stack") or {}
-            call.stack = tuple(f"{key}|{path}" for key, (path, _) in modules.items() if path)
-            call.line = _source_line(node.meta.get("stack_trace") or "")
-        else:  # the nodes of a decomposition have no module and line
-            call.stack = self.outer.stack
-            call.line = self.outer.line
-            call.origin = self.outer.op
+        call = TracedCall(
+            name=self.prefix + node.name,
+            op=op,
+            target=target,
+            args=self._argument(args),
+            shape=_shape(value, self.program.sizes),
+        )
+        self._set_source(call, node)
         self.program.dtypes[call.name] = _dtype(value)
         if any(isinstance(item, CallRef) and item.name in self.computed for item in tree_leaves(call.args)):
             self.computed.add(call.name)
         return call
+
+    def _set_source(self, call: TracedCall, node: Any) -> None:
+        """Set the `stack`, `line` and `origin` of the call of a node: where the user's source makes it."""
+        if self.outer is not None:  # the nodes of a decomposition have no source of their own
+            call.stack = self.outer.stack
+            call.line = self.outer.line
+            call.origin = self.outer.op
+            return
+        modules = node.meta.get("nn_module_stack") or {}  # key of a module's call → path and class, outermost first
+        call.stack = tuple(ModuleCall(key, path) for key, (path, _) in modules.items() if path)
+        call.line = _source_line(node.meta.get("stack_trace") or "")
 
     def _argument(self, value: Any) -> Any:
         """Return an argument with nodes and symbols replaced."""
         return tree_map(self._item, value)
 
     def _item(self, item: Any) -> Any:
-        """Return an argument that is a node as the number that it is, or as the call whose value it is; others as is.
-
-        A node that is no call of the program, see `values`, is what it stands for.
-        """
+        """Return an argument as a `TracedCall` has it: a node as a number or a `CallRef`, others unchanged."""
         if not isinstance(item, torch.fx.Node):
             return item
         value = item.meta.get("val")
@@ -542,7 +577,9 @@ class _GraphReader:
             return _extent(value, self.program.sizes)
         if isinstance(value, (int, float, bool)):
             return value
-        return self.values.get(item.name, CallRef(self.prefix + item.name))
+        if item.name in self.values:  # it is no call of the program
+            return self.values[item.name]
+        return CallRef(self.prefix + item.name)
 
 
 def _name_and_args(node: Any, target: Any) -> tuple[str, dict[str, Any]]:

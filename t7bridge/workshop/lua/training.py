@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +19,21 @@ from ...data import define
 from ...text import counted, listed
 from .exporting import TORCH_FOLDER, Freedom, export_open, export_plainly, open_sizes, untraceable
 
-NoteOfClass = tuple[str, str, str]
-"""The path of a module, its class, and the text of a note."""
+
+@define(frozen=True)
+class NoteOfClass:
+    """A note on what a class of the user does otherwise in Lua.
+
+    Attributes:
+        path: of a module of the class; empty for the outermost one, and where it is not known or does not matter.
+        class_name: the name of the class; empty if the note is not of one.
+        text: the note.
+    """
+
+    path: str
+    class_name: str
+    text: str
+
 
 _LAYERS_WITH_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 """Layers that compute otherwise in training."""
@@ -71,20 +85,21 @@ def _is_on_tensors(node: Any) -> bool:
 
 
 def _outputs_of(exported: ExportedProgram) -> list[Any]:
-    """Return where the outputs come from, each as module, operation, and which call of it in the module.
+    """Return where the outputs come from, and last their form as text: one value, a tuple, a dict.
 
-    An output that is a number is itself. Last is the form of the outputs as text: one value, a tuple, a dict.
+    An output that is a number is itself. Others are the origin of their node: the path of its module, its operation,
+    and the number of its call among those of this operation in the module.
     """
-    counts: dict[Any, int] = {}  # of the calls so far of an operation in a module
-    origins: dict[Any, Any] = {}  # by the node
+    counts: Counter[tuple[str, str]] = Counter()
+    origins: dict[Any, tuple[str, str, int]] = {}
     for node in exported.graph.nodes:
         name = node.name
         if node.op == "call_function":
-            # A dropout has another name in training: both become one.
+            # Some operations have another name in training, as dropouts do: all of their names become one.
             name = _WITH_MODES.sub("mode", str(node.target))
-        path_and_name = (_path_of(node), name)
-        counts[path_and_name] = counts.get(path_and_name, 0) + 1
-        origins[node] = (*path_and_name, counts[path_and_name])
+        path = _path_of(node)
+        counts[path, name] += 1
+        origins[node] = (path, name, counts[path, name])
     returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
     kinds = [spec.kind for spec in exported.graph_signature.output_specs]
     outputs = [origins.get(item, item) for item, kind in zip(returned, kinds) if kind == OutputKind.USER_OUTPUT]
@@ -152,7 +167,7 @@ def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Comput
         count = counted(len(paths_left_in_evaluation), "layer")
         names = listed(paths_left_in_evaluation, 1)
         text = f"Lua's training() changes {count} that train() leaves in evaluation: {names}"
-        notes.append((first_path, kind, text))
+        notes.append(NoteOfClass(first_path, kind, text))
     return notes
 
 
@@ -168,19 +183,19 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
         exported = _export_in_training(module, inputs)
     except Exception as error:  # the user's code may raise any
         text = "the graph of training cannot be traced; that of evaluation is written"
-        return [("", type(module).__name__, f"{text} ({untraceable(error).found[:200]})")]
+        return [NoteOfClass("", type(module).__name__, f"{text} ({untraceable(error).found[:200]})")]
     trained = computation_of(exported)
     notes = []
     for kind, paths in _differing_paths(module, evaluated.operations, trained.operations).items():
         text = f"the forward of {kind} computes otherwise in training; the graph of evaluation is written"
         if len(paths) > 1:
             text += f" (at {counted(len(paths), 'place')})"
-        notes.append((paths[0], kind, text))
+        notes.append(NoteOfClass(paths[0], kind, text))
     # Other operations explain other outputs: these are a difference of their own only without any.
     if not notes and evaluated.outputs != trained.outputs:
         kind = type(module).__name__
         text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
-        notes.append(("", kind, text))
+        notes.append(NoteOfClass("", kind, text))
     return notes
 
 
@@ -239,7 +254,7 @@ def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torc
     for path, inner in modules.items():
         if inner._backward_hooks or inner._backward_pre_hooks:  # hooks of forward are in the graph
             kind = type(inner).__name__
-            notes.append((path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
+            notes.append(NoteOfClass(path, kind, f"the backward hooks of a {kind} are not carried to Lua"))
     frozen = [key for key, parameter in parameters.items() if not parameter.requires_grad]
     if frozen:
         text = (
@@ -248,5 +263,5 @@ def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torc
         )
         if len(frozen) > 1:
             text += ", …"
-        notes.append(("", "", text))
+        notes.append(NoteOfClass("", "", text))
     return notes

@@ -1,4 +1,7 @@
-"""Kinds of values while a program becomes a Lua model: constants, tensors of the state dict, and others; shapes."""
+"""Kinds of values while a program becomes a Lua model: constants, tensors of the state dict, and others; shapes.
+
+The values that the model computes when it runs are the wires of `wires`.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,8 @@ class Complex:
 class OpenRange:
     """The numbers 0, step, 2 step, … as many as an extent of the inputs: an `arange` whose length is open.
 
-    Bags of embeddings, and an element of each example, have layers of their own. Others count when the model runs.
+    Where it is the bags of an embedding, or indexes one element of each example, a layer needs no numbers. For all else
+    they are counted when the model runs.
 
     Attributes:
         step: the difference of two neighbors.
@@ -117,7 +121,7 @@ class Missing:
     """A value that Lua does not have.
 
     Attributes:
-        reason: the reason, which is an error if the value is used; empty if it has been named already.
+        reason: why, a problem as soon as a call takes the value; empty if it is among the problems already.
         shape: of the value, if it is known; else empty.
     """
 
@@ -128,7 +132,7 @@ class Missing:
 def number_of(value: Any) -> float | None:
     """Return the number that a value has everywhere; `None` if it is not known, or the value has several elements.
 
-    An extent is fixed as in the example.
+    An `Extent` is fixed as in the example, by a condition, and so raises `ChangedError`.
     """
     if isinstance(value, (int, float, Extent)):
         return float(value)
@@ -138,7 +142,7 @@ def number_of(value: Any) -> float | None:
 
 
 def as_number(value: Any) -> Any:
-    """Return an extent as a number, fixed as in the example; others unchanged."""
+    """Return an extent as a number, fixed as in the example by a condition; other values unchanged."""
     return int(value) if isinstance(value, Extent) else value
 
 

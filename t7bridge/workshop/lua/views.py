@@ -1,4 +1,8 @@
-"""Layers that give values another shape, and whether these need values that are contiguous in memory."""
+"""Layers that give values another shape, and whether these need values that are contiguous in memory.
+
+An extent is *open* if it depends on the inputs. An nn.View cannot hold one. It infers one extent of its sizes by the
+number of elements, and the batch in front of these if it is told the rank of an example.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,7 @@ _NEED_CONTIGUOUS = ("nn.Bottle", "nn.View", "nn.Squeeze", "nn.Unsqueeze", "nn.Pi
 
 
 def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
-    """Return the layer that gives a value of one shape another; `None` if it would have to infer several extents.
-
-    The plainest layer that can do it is chosen.
+    """Return the plainest layer that gives a value another shape; `None` if none can leave its open extents open.
 
     Args:
         before: the shape of the value: numbers, and `Extent`s that depend on the inputs.
@@ -30,13 +32,12 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
     axis = _axis_of_one(longer=before, shorter=after)
     if axis is not None:
         return make("nn.Squeeze", axis + 1)
-    added = len(after) - len(before)
-    if after == (*(1,) * added, *before) and not is_static(after):
-        # Two or more dimensions in front. A single nn.View does that to a static shape; nn.Unsqueeze infers no extent.
-        return sequential(*(make("nn.Unsqueeze", 1) for _ in range(added)))
+    count_added = len(after) - len(before)
+    if after == (*(1,) * count_added, *before) and not is_static(after):
+        # Two or more dimensions in front. An nn.View adds all at once, but may have to infer too many extents.
+        return sequential(*(make("nn.Unsqueeze", 1) for _ in range(count_added)))
     rank = _rank_of_examples(before, after)
     if rank is not None and _count_open(after[1:]) < 2:
-        # nn.View infers the first extent, and one more, if it is told how many dimensions an example has.
         return _view_of_examples(after[1:], rank)
     if _count_open(after) < 2:
         return make("nn.View", *(_as_view_sizes(after) or (1,)))  # Lua has no tensor without dimensions
@@ -44,17 +45,19 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
 
 
 def _view_in_bottle(before: Shape, after: Shape) -> LuaLayer | None:
-    """Return a view of what is behind the dimensions that shapes have in common, of which any may be open.
+    """Return a view of all dimensions but the first ones, which shapes have in common, and of which any may be open.
 
-    `None` if they have fewer than two in common, or the view would have to infer several extents. An nn.Bottle merges
-    those into one, which is a batch for the view.
+    An nn.Bottle merges these into one, a batch for the view, and splits them again. `None` if there are fewer than two,
+    or several of the other extents are open.
     """
-    first = _first_difference(before, after)
-    if first < 2 or _count_open(after[first:]) > 1:
+    first_viewed = _first_difference(before, after)
+    if first_viewed < 2 or _count_open(after[first_viewed:]) > 1:
         return None
-    view = _view_of_examples(after[first:], rank=len(before) - first)
-    rank_before = len(before) - first + 1  # with the merged dimension
-    rank_after = len(after) - first + 1
+    rank_of_examples = len(before) - first_viewed
+    view = _view_of_examples(after[first_viewed:], rank_of_examples)
+    # nn.Bottle counts the merged dimension, too.
+    rank_before = rank_of_examples + 1
+    rank_after = len(after) - first_viewed + 1
     return LuaLayer("nn.Bottle", (rank_before, rank_after), children=[view])
 
 
@@ -69,15 +72,16 @@ def _axis_of_one(longer: Shape, shorter: Shape) -> int | None:
 
 
 def _rank_of_examples(before: Shape, after: Shape) -> int | None:
-    """Return how many dimensions an example has before a view whose first extent is the batch of the examples.
+    """Return how many dimensions an example has before a view whose first extent is the number of examples.
 
-    That is the number of the dimensions of `before` behind those, one or several, whose product is the first extent of
-    `after`. `None` if the first extent is static, is no such product, or is the only one.
+    The first dimensions of `before`, one or several, count the examples: those whose product is the first extent of
+    `after`. `None` if there are none, that extent is not open, or it is the only one.
     """
-    if len(after) > 1 and isinstance(after[0], Extent):
-        for count in range(1, len(before)):
-            if after[0] == prod(before[:count]):
-                return len(before) - count
+    if len(after) < 2 or not isinstance(after[0], Extent):
+        return None
+    for count in range(1, len(before)):
+        if prod(before[:count]) == after[0]:
+            return len(before) - count
     return None
 
 
@@ -92,10 +96,10 @@ def _as_view_sizes(shape: Shape) -> Shape:
 
 
 def _view_of_examples(shape: Shape, rank: int) -> LuaLayer:
-    """Return an nn.View of each example of a batch.
+    """Return an nn.View of each example of a batch of any size.
 
     Args:
-        shape: of an example after it.
+        shape: of an example after it, with one open extent at most.
         rank: the number of dimensions of an example before it.
     """
     return make("nn.View", *_as_view_sizes(shape), calls=(("setNumInputDims", (rank,)),))
@@ -111,10 +115,13 @@ def _first_difference(before: Shape, after: Shape) -> int:
 
 
 def is_repeated(step: LuaNode) -> bool:
-    """Return whether a value is the output of an nn.Replicate, or a view of it: its elements are in memory once."""
-    while step.layer is not None:  # up to an input of the graph
+    """Return whether a value is the output of an nn.Replicate, or a view of it.
+
+    Its elements are in memory once, however often they are repeated: by strides of 0, which layers of `_KEEP_STRIDES`
+    pass on.
+    """
+    while step.layer is not None:  # back to an input of the graph
         layers = step.layer.children if step.layer.name == "nn.Sequential" else [step.layer]
-        # From the last layer back to the first that does more than pass the strides on.
         for layer in reversed(layers):
             if layer.name not in _KEEP_STRIDES:
                 return layer.name == "nn.Replicate"
@@ -123,14 +130,14 @@ def is_repeated(step: LuaNode) -> bool:
 
 
 def on_contiguous(layer: LuaLayer) -> LuaLayer:
-    """Return a layer that can be applied to elements that are in memory once: behind an nn.Contiguous if it views them.
+    """Return a layer that can be applied to a repeated value, see `is_repeated`: behind an nn.Contiguous if needed.
 
-    Only the layers of a sequence are looked at, up to the first that makes new elements.
+    It is needed if the layer, or one of a sequence, takes the value's own elements and has to view them.
     """
     layers = layer.children if layer.name == "nn.Sequential" else [layer]
     for inner in layers:
         if inner.name in _NEED_CONTIGUOUS:
             return make("nn.Contiguous") >> layer
-        if inner.name not in _KEEP_STRIDES:  # its output is contiguous for those after it
+        if inner.name not in _KEEP_STRIDES:  # it makes new elements, for those after it
             break
     return layer

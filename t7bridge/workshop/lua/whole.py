@@ -54,23 +54,26 @@ def _power(first: Bounds, second: Bounds) -> Bounds:
     return -largest, largest
 
 
+_RULES_OF_ONE: dict[str, Callable[[Bounds], Bounds]] = {
+    "square": lambda one: _power(one, (2, 2)),
+    "neg": lambda one: (-one[1], -one[0]),
+    "abs": lambda one: (0, max(map(abs, one))),
+}
+"""Operations of one whole number → the bounds of their value."""
 # A quotient of `floor_divide` is at most its dividend; rounded down, a negative one may be 1 more.
-_RULES: dict[str, Callable[..., Bounds]] = {
+_RULES_OF_TWO: dict[str, Callable[[Bounds, Bounds], Bounds]] = {
     "add": _sum,
     "sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
     "rsub": lambda one, other: (other[0] - one[1], other[1] - one[0]),
     "mul": _product,
     "pow": _power,
-    "square": lambda one: _power(one, (2, 2)),
-    "neg": lambda one: (-one[1], -one[0]),
-    "abs": lambda one: (0, max(map(abs, one))),
     "remainder": lambda one, other: (min(other[0] + 1, 0), max(other[1] - 1, 0)),
     "fmod": lambda one, other: (-max(map(abs, other)), max(map(abs, other))),
     "floor_divide": lambda one, other: (-max(map(abs, one)) - 1, max(map(abs, one))),
     "clamp_min": lambda one, least: (max(one[0], least[0]), max(one[1], least[1])),
     "clamp_max": lambda one, most: (min(one[0], most[0]), min(one[1], most[1])),
 }
-"""Operations of one or two whole numbers → their bounds. Those of others are the widest of the arguments'."""
+"""Operations of two whole numbers → the bounds of their value."""
 
 
 def exact_up_to(is_double: bool) -> int:
@@ -93,21 +96,22 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
         kind: of the operation: `add`.
         arguments: the bounds of its operands, in the order of `OPERANDS_OF` or `OPERANDS`; last, that of the factor
             `alpha` of a term of a sum, if it is not 1.
-        count: the number of elements that are added or multiplied; infinite if any.
+        count: the number of elements that are added or multiplied at most; infinite if any.
     """
     if not arguments:  # nothing is known of the value
         return -inf, inf
     if kind in MATRIX_PRODUCTS:
-        return _bounds_of_matrix_product(arguments, count)
+        return _bounds_of_matrix_product(count, *arguments)
     if kind in _WITH_ALPHA and len(arguments) == 3:
         arguments = _terms(kind, *arguments)
-    rule = _RULES.get(kind)
-    # An operation may have more arguments than its rule knows: then the widest bounds count, below.
-    if rule is not None and len(arguments) == rule.__code__.co_argcount:
-        return rule(*arguments)
+    if kind in _RULES_OF_ONE and len(arguments) == 1:
+        return _RULES_OF_ONE[kind](*arguments)
+    if kind in _RULES_OF_TWO and len(arguments) == 2:
+        return _RULES_OF_TWO[kind](*arguments)
+    # Operations that choose among elements, or move them, and those with another number of arguments than in the rules.
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)
     if kind in ("sum", "cumsum"):
-        return _corners(_times, widest, (1, count))
+        return _repeated(widest, count)
     if kind in PRODUCTS:
         # Of 0, 1 and -1, products are the same; of others they are not computed here.
         if max(map(abs, widest)) > 1:
@@ -123,18 +127,25 @@ def _terms(kind: str, first: Bounds, second: Bounds, alpha: Bounds) -> tuple[Bou
     return first, _product(second, alpha)
 
 
-def _bounds_of_matrix_product(arguments: Sequence[Bounds], count: float) -> Bounds:
+def _bounds_of_matrix_product(
+    count: float,
+    first: Bounds,
+    second: Bounds,
+    added: Bounds = (0, 0),
+    beta: Bounds = (1, 1),
+    alpha: Bounds = (1, 1),
+) -> Bounds:
     """Return the bounds of `alpha * (first @ second) + beta * added`, by those of its operands.
 
-    Args:
-        arguments: the bounds of first, second, added, beta and alpha, of which the last three may be missing.
-        count: the number of products that an element of the result is the sum of.
+    An element of `first @ second` is the sum of `count` products.
     """
-    nothing_added: list[Bounds] = [(0, 0), (1, 1), (1, 1)]
-    first, second, *others = arguments
-    added, beta, alpha = others + nothing_added[len(others) :]
-    total = _corners(_times, _product(first, second), (1, count))
+    total = _repeated(_product(first, second), count)
     return _sum(_product(total, alpha), _product(added, beta))
+
+
+def _repeated(term: Bounds, count: float) -> Bounds:
+    """Return the bounds of a sum of one to `count` terms, by those of each term."""
+    return _corners(_times, term, (1, count))
 
 
 def _times(number: float, count: float) -> float:

@@ -1,4 +1,7 @@
-"""Values as nodes of a Lua graph, to which layers are applied; constants and tensors of the state dict as nodes."""
+"""Wires, the values that a Lua graph computes when it runs: layers are applied to them, each as a step of the graph.
+
+Constants and tensors of the state dict become wires only where a layer takes them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MOST_REPEATED = 1 << 16
 """Elements of a constant up to which it is stored as repeated as it is used."""
 EMPTY = "a value without elements, which Lua does not have"
 LAYERS_WITH_PARAMETER = {"nn.CMulTable": ("nn.CMul", "weight"), "nn.CAddTable": ("nn.CAdd", "bias")}
-"""Layers of two values → the layer with a parameter as the second, and its field."""
+"""Layers of two values → the layer that holds the second, a parameter, in a field; and the name of that field."""
 
 
 @define(eq=False)
@@ -47,23 +50,27 @@ class Wire(Arithmetic["Wire"]):
         return wire
 
 
-def first_wire(values: Sequence[Any], shape: Shape | None = None) -> Wire | None:
-    """Return the first value that is computed when the model runs; `None` if none is.
+def first_wire(values: Sequence[Any]) -> Wire | None:
+    """Return the first value that is a wire; `None` if none is."""
+    return next((value for value in values if isinstance(value, Wire)), None)
 
-    Args:
-        values: of any kind.
-        shape: if given, only values with its first extent, the batch, count, and those that have all of it come first.
+
+def wire_with_batch(values: Sequence[Any], shape: Shape) -> Wire | None:
+    """Return a value that is a wire and has the batch of a shape, its first extent; `None` if none has.
+
+    The first one that has all of the shape, or else the first that has the batch.
     """
-    wires = [value for value in values if isinstance(value, Wire)]
-    if shape is not None:
-        wires = [wire for wire in wires if wire.shape[:1] == shape[:1]]
-        wires.sort(key=lambda wire: wire.shape != shape)  # false, for those of the shape, sorts first
-    return wires[0] if wires else None
+    with_batch = [value for value in values if isinstance(value, Wire) and value.shape[:1] == shape[:1]]
+    with_shape = [wire for wire in with_batch if wire.shape == shape]
+    return first_wire([*with_shape, *with_batch])
 
 
 @define(eq=False)
 class Emitter:
     """Builds a Lua graph: its methods apply layers to values, each as a step, a node of the graph.
+
+    A value is a `Wire`, or what becomes one where a layer takes it: a `Const`, a constant; a `Stored`, a tensor of the
+    state dict; or a `Scaled`, a parameter times a scale.
 
     Attributes:
         program: the traced program.
@@ -134,11 +141,18 @@ class Emitter:
         if isinstance(value, Complex):
             raise CannotError("complex numbers where real ones are needed")
         if isinstance(value, Stored) and value.ref.transposed:
-            # Layers other than nn.Linear need a contiguous weight: it is transposed when the model runs.
-            size = value.ref.size[::-1]
-            contiguous = Stored(WeightRef(value.ref.key, value.ref.start, size), size, value.learned)
-            return self.expand(self._transpose(contiguous, (1, 0)), value.shape, like=like)
-        return self._node_of_stored(value, like or self._any_input())
+            return self.expand(self._transposed_by_layer(value), value.shape, like=like)
+        return self._as_node(value, like or self._any_input())
+
+    def _transposed_by_layer(self, matrix: Stored) -> Wire:
+        """Return a transposed matrix of the state dict as a wire: the matrix as it is stored, and an nn.Transpose.
+
+        No layer but nn.Linear can hold a weight whose rows are the columns of what is stored.
+        """
+        rows, columns = matrix.ref.size
+        stored_size = (columns, rows)
+        ref = WeightRef(matrix.ref.key, matrix.ref.start, stored_size)
+        return self._transpose(Stored(ref, stored_size, matrix.learned), (1, 0))
 
     def wires(self, *values: Any) -> list[Any]:
         """Return values as wires; constants and tensors of the state dict are attached to the first that is a wire."""
@@ -153,70 +167,70 @@ class Emitter:
             scale = self.reshape(scale, (*scale.shape, *(1,) * behind))
         return self.wire(scaled.param) * scale
 
-    def _node_of_stored(self, value: Any, source: Wire) -> Any:
+    def _as_node(self, value: Const | Stored, source: Wire) -> Any:
         """Return a constant or a tensor of the state dict as a node of the graph, broadcast to its shape.
 
         Args:
             value: the constant or tensor, not transposed.
-            source: the input of the node, whose first dimension is the batch if that of the value is open.
+            source: the input of the node, which ignores it. Its first dimension is the batch if that of the value is
+                open.
         """
         shape = value.shape
-        own_size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
-        own_size = (1,) * (len(shape) - len(own_size)) + own_size  # before it is broadcast, with all dimensions
+        size = tuple(value.value.shape) if isinstance(value, Const) else value.ref.size
+        own_size = (1,) * (len(shape) - len(size)) + size  # before it is broadcast, with all dimensions
         has_open_batch = bool(shape) and isinstance(shape[0], Extent)
         if not has_open_batch:
-            return self._constant_node(value, source, own_size, batch=())
+            return self._broadcast_node(value, source, own_size, batch=())
         if shape[:1] != source.shape[:1] or own_size[0] != 1:
             # Not the source's batch, or not equal for all its examples: no nn.Constant can leave it open. This raises
             # `ChangedError`, and it is a number when the program is built again.
             make_static(shape[0])
-        return self._constant_node(value, source, own_size[1:], batch=shape[:1])
+        return self._broadcast_node(value, source, own_size[1:], batch=shape[:1])
 
-    def _constant_node(self, value: Any, source: Wire, own_size: Shape, batch: Shape) -> Any:
-        """Return a value as an nn.Constant, which ignores its input, and behind it the layers that broadcast it.
+    def _broadcast_node(self, value: Const | Stored, source: Wire, own_size: Shape, batch: Shape) -> Any:
+        """Return a value as an nn.Constant, and behind it the layers that broadcast it.
 
         Args:
-            value: see `_node_of_stored`.
+            value: see `_as_node`.
             source: the input of the node.
             own_size: the shape of the constant or tensor itself, with all dimensions of the value but the batch.
             batch: the open extent of the batch, in front of the others; or nothing.
         """
         shape_of_example = value.shape[len(batch) :]
-        own_size = own_size or (1,)  # Lua has no tensor without dimensions
+        # Lua has no tensor without dimensions: there it has one of extent 1, which the last line removes.
+        own_size = own_size or (1,)
         # Open extents are 1 at first, and repeated last, as often as those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape_of_example) or (1,)
-        elements, weights = self._elements_of_node(value, own_size, static_size)
-        # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
-        rank_of_examples = len(source.shape) - 1 if batch else None
-        constant = make("nn.Constant", elements, rank_of_examples, **weights)
-        wire = self.emit(constant, source, shape=batch + elements.shape)
-        if is_parameter(value):
-            # The constant is ones: nn.CMul learns the parameter, as its weight, and repeats it along dimensions of
-            # extent 1, the batch among them.
+        if isinstance(value, Const):
+            wire = self._constant_layer(self._constant_array(value, own_size, static_size), source, batch)
+        elif value.learned:
+            # An nn.Constant learns nothing. It is ones, and an nn.CMul learns the parameter, as its weight, and repeats
+            # it along dimensions of extent 1, the batch among them.
+            ones = self._constant_layer(np.ones(static_size, "f4"), source, batch)
             size = (1,) * len(batch) + own_size
-            wire = wire >> make("nn.CMul", *size, weight=value.ref.resized(size))
+            wire = ones >> make("nn.CMul", *size, weight=value.ref.resized(size))
+        else:
+            # Of a buffer, whose elements take the place of the zeros.
+            zeros = np.zeros(own_size, "f4")
+            wire = self._constant_layer(zeros, source, batch, value=value.ref.resized(own_size))
         wire = self.expand(wire, batch + static_size)
         if not is_static(shape_of_example):
             return self.expand(wire, value.shape, like=source)
         return self.reshape(wire, value.shape)
 
-    def _elements_of_node(self, value: Any, own_size: Shape, static_size: Shape) -> tuple[Any, dict[str, WeightRef]]:
-        """Return the array that an nn.Constant has for a value, and its field if that is of the state dict.
+    def _constant_layer(self, array: Any, source: Wire, batch: Shape, **fields: WeightRef) -> Wire:
+        """Apply an nn.Constant, which returns an array whatever its input is: once, or once for each example.
 
         Args:
-            value: the constant or tensor, without the batch.
-            own_size: a shape of its own elements.
-            static_size: the shape to which these are broadcast, as far as it is static.
-
-        Returns:
-            Of a constant, its elements, broadcast. Of a parameter, ones, as an nn.Constant learns nothing: it is the
-            weight of an nn.CMul behind it. Of a buffer, zeros in its own shape, which the field replaces.
+            array: the elements.
+            source: the input.
+            batch: the first extent of the source, if the result has one array for each of its examples; or nothing.
+            fields: the field `value` of the layer, if a tensor of the state dict takes the place of the array.
         """
-        if isinstance(value, Const):
-            return self._constant_array(value, own_size, static_size), {}
-        if value.learned:
-            return np.ones(static_size, "f4"), {}
-        return np.zeros(own_size, "f4"), {"value": value.ref.resized(own_size)}
+        # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
+        rank_of_examples = len(source.shape) - 1 if batch else None
+        layer = make("nn.Constant", array, rank_of_examples, **fields)
+        return self.emit(layer, source, shape=batch + array.shape)
 
     def _constant_array(self, value: Const, own_size: Shape, broadcast_size: Shape) -> Any:
         """Return the elements of a constant as an array of floats or doubles, broadcast unless they become too many.
@@ -253,11 +267,12 @@ class Emitter:
 
         Args:
             name: of its class.
-            first: a wire, a constant or a tensor of the state dict.
+            first: a value of any kind.
             second: likewise.
             args: of its constructor.
         """
-        first, second = (self.wire(value) if isinstance(value, Scaled) else value for value in (first, second))
+        first = self.wire(first) if isinstance(first, Scaled) else first
+        second = self.wire(second) if isinstance(second, Scaled) else second
         are_wires = isinstance(first, Wire) and isinstance(second, Wire)
         if are_wires and name == "nn.CMulTable" and first.step is second.step:  # x * x, for which Lua has a layer
             return first >> make("nn.Square")
@@ -267,7 +282,7 @@ class Emitter:
                 return wire
         shape = broadcast(first.shape or (1,), second.shape or (1,))  # Lua has no tensor without dimensions
         # Where only one of the two has the batch, the other takes it from that.
-        like = first_wire((first, second), shape)
+        like = wire_with_batch((first, second), shape)
         operands = [self.broadcast_to(value, shape, like=like) for value in (first, second)]
         return self.emit(make(name, *args), *operands)
 
@@ -323,18 +338,16 @@ class Emitter:
         if reshaped is not None:
             return reshaped
         wire = self.wire(value)
-        # A view of a view is one of its source; but a view may need an extent that the one before it has inferred.
+        # First of what a view was made of, whose view is not needed then. But the new one may need an extent that only
+        # the view before it can infer.
         for source in (self.before_view(wire), wire):
             reshaped = self._reshape_by_one_layer(source, shape)
             if reshaped is not None:
                 return reshaped
-        is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
-        if is_split and not is_static(shape[2:]):
-            return self._split_first(wire, shape)
-        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
-        if is_merge and not is_static(shape[1:]):
-            return self._merge_first_two(wire, shape)
-        # nn.View infers the first extent, which may stay open.
+        permuted = self._reshape_by_permuting(wire, shape)
+        if permuted is not None:
+            return permuted
+        # Only the first extent, which nn.View infers, stays open.
         make_static(*shape[1:])
         return self.emit(make("nn.View", *shape[1:]), wire, shape=shape)
 
@@ -347,11 +360,24 @@ class Emitter:
         layer = view_layer(wire.shape, shape)
         return None if layer is None else self.emit(layer, wire, shape=shape)
 
+    def _reshape_by_permuting(self, wire: Wire, shape: Shape) -> Any:
+        """Return a wire with its first dimension split in two, or its first two merged; `None` if it is not that.
+
+        Only where others are open: else nn.View can do it. It infers extents only behind those that it keeps, see
+        `view_layer`.
+        """
+        is_split = wire.shape[1:] == shape[2:] and wire.shape[0] == prod(shape[:2])
+        if is_split and not is_static(shape[2:]):
+            return self._split_first(wire, shape)
+        is_merge = wire.shape[2:] == shape[1:] and shape[0] == prod(wire.shape[:2])
+        if is_merge and not is_static(shape[1:]):
+            return self._merge_first_two(wire, shape)
+        return None
+
     def _split_first(self, wire: Wire, shape: Shape) -> Any:
         """Return a value with its first dimension split into the first two of a shape; the others are equal.
 
-        Where some of the others are open, no view can: it infers extents only behind those that it keeps, see
-        `view_layer`. The dimension is moved behind the others, split there, and the two are moved back.
+        The dimension is moved behind the others, split there, and the two are moved back.
 
         Args:
             wire: the value, of one dimension less than the result.
@@ -396,13 +422,13 @@ class Emitter:
             return value
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
-        longer = [axis for axis in order if value.shape[axis] != 1]
-        # Where only dimensions of extent 1 move, no element does: it is the same as another shape. Tensors of the state
+        longer_axes = [axis for axis in order if value.shape[axis] != 1]
+        # Where only dimensions of extent 1 move, no element does: the value gets another shape. Tensors of the state
         # dict that are broadcast or transposed cannot be reshaped.
-        moves_elements = longer != sorted(longer)
+        moves_elements = longer_axes != sorted(longer_axes)
         if not moves_elements and (not isinstance(value, Stored) or value.is_contiguous):
             return self.reshape(value, shape)
-        is_matrix = len(longer) == 2 and all(extent == 1 for extent in shape[:-2])
+        is_matrix = len(longer_axes) == 2 and all(extent == 1 for extent in shape[:-2])
         if moves_elements and is_matrix and isinstance(value, Stored):
             transposed = self._transposed_matrix(value, shape)
             if transposed is not None:
@@ -410,9 +436,9 @@ class Emitter:
         return self._transpose(value, order)
 
     def _transposed_matrix(self, value: Stored, shape: Shape) -> Stored | None:
-        """Return a matrix of the state dict with rows and columns exchanged; `None` if no `WeightRef` can say that.
+        """Return a matrix of the state dict with rows and columns exchanged; `None` if a layer has to do it.
 
-        One can say that all of a tensor is transposed, or no longer is, but not that a part of one is.
+        A layer holds what a `WeightRef` says: all of a tensor, as it is or transposed; or a part of one as it is.
 
         Args:
             value: the matrix, with two extents other than 1.
@@ -420,13 +446,13 @@ class Emitter:
         """
         ref = value.ref
         rows_and_columns = shape[-2:]
-        is_transposed = ref.transposed and ref.size == value.shape  # and not broadcast
-        if is_transposed:  # the result is as the tensor is in the state dict
+        is_broadcast = ref.size != value.shape
+        if ref.transposed and not is_broadcast:  # the result is as the tensor is in the state dict
             return Stored(WeightRef(ref.key, ref.start, rows_and_columns), shape, value.learned)
         is_whole_tensor = value.is_contiguous and tuple(self.program.state[ref.key].shape) == rows_and_columns[::-1]
         if is_whole_tensor:
-            size = rows_and_columns  # of a transposed tensor, it is that after the exchange
-            return Stored(WeightRef(ref.key, start=0, size=size, transposed=True), shape, value.learned)
+            # The size of a transposed tensor is that after the exchange.
+            return Stored(WeightRef(ref.key, start=0, size=rows_and_columns, transposed=True), shape, value.learned)
         return None
 
     def _transpose(self, value: Any, order: Shape) -> Wire:
@@ -479,8 +505,8 @@ class Emitter:
         # With further open extents the product of `_repeat_for_examples` would have an open number of columns.
         if lacks_batch and shape and isinstance(shape[0], Extent) and is_static(shape[1:]):
             return self._repeat_for_examples(value, shape, like)
-        # First as often as another value has elements; nn.Replicate, after it, repeats as often as in the example.
-        value = self._expand_as(value, shape, like or self._any_input())
+        # First as often as another value has elements; then, by nn.Replicate, as often as in the example.
+        value = self._repeat_as(value, shape, like or self._any_input())
         while len(value.shape) < len(shape):
             extent = shape[len(shape) - len(value.shape) - 1]
             value = self.emit(make("nn.Replicate", extent, 1), value, shape=(extent, *value.shape))
@@ -508,32 +534,35 @@ class Emitter:
             layers = [make("nn.Select", axis + 1, 1), make("nn.Replicate", extent, axis + 1)]
         return self.emit(sequential(*layers), value, shape=replace_axis(value.shape, axis, extent))
 
-    def _expand_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
-        """Repeat a value along those dimensions in which a shape has the same open extent as another value.
+    def _repeat_as(self, value: Wire, shape: Shape, like: Wire) -> Wire:
+        """Repeat a value along the open dimensions of a shape, as often as another value has elements in the same one.
 
         Args:
             value: the value, of at most as many dimensions as the shape: it lacks the first ones.
             shape: the shape.
-            like: the other value, of any rank. It is asked for the extent at the same axis, from the front.
+            like: the other value, of any rank. It counts along a dimension if it has the shape's extent there.
 
         Returns:
-            A value of the rank of the shape, with the value's own extents, and 1, in the other dimensions; the same
-            object where there is no such dimension.
+            The value itself if there is no such dimension. Else one of the rank of the shape, which is repeated along
+            these dimensions, and not yet along others.
         """
-        full = (*(1,) * (len(shape) - len(value.shape)), *value.shape)
-        expanded = list(full)
+        own_shape = (*(1,) * (len(shape) - len(value.shape)), *value.shape)
+        repeated_shape = list(own_shape)
         axes = []
         for axis, extent in enumerate(shape):
-            if full[axis] == 1 and isinstance(extent, Extent) and like.shape[axis : axis + 1] == (extent,):
+            is_in_like = like.shape[axis : axis + 1] == (extent,)
+            if own_shape[axis] == 1 and isinstance(extent, Extent) and is_in_like:
                 axes.append(axis)
-                expanded[axis] = extent
+                repeated_shape[axis] = extent
         if not axes:
             return value
         layer = expand_as(len(like.shape), axes)
-        return self.emit(layer, self.reshape(value, full), like, shape=tuple(expanded))
+        return self.emit(layer, self.reshape(value, own_shape), like, shape=tuple(repeated_shape))
 
     def _repeat_for_examples(self, value: Wire, shape: Shape, like: Wire | None) -> Any:
         """Repeat a value for each example: the product of a column of ones, one per example, and the value as a row.
+
+        No layer but nn.Constant repeats something as often as there are examples, and it only repeats constants.
 
         Args:
             value: the value, without the batch or with an extent of 1 for it.
@@ -542,17 +571,14 @@ class Emitter:
                 one, the batch is fixed as in the example.
         """
         source = like or self._any_input()
-        batch = shape[0]
+        batch, *shape_of_example = shape
         if source.shape[:1] != (batch,):
             return self.expand(value, make_static(*shape))
         if len(value.shape) == len(shape):
-            value = self.reshape(value, value.shape[1:])
-        example = self.expand(value, shape[1:])
-        count = prod(shape[1:])
-        # Told how many dimensions an example of its input has, an nn.Constant repeats itself for each example.
-        rank_of_examples = len(source.shape) - 1
-        one_for_each = make("nn.Constant", np.ones(1, "f4"), rank_of_examples)
-        column = self.emit(one_for_each, source, shape=(batch, 1))
+            value = self.reshape(value, value.shape[1:])  # without its extent of 1 for the batch
+        example = self.expand(value, tuple(shape_of_example))
+        count = prod(shape_of_example)
+        column = self._constant_layer(np.ones(1, "f4"), source, batch=(batch,))
         row = self.reshape(example, (1, count))
         product = self.emit(make("nn.MM"), column, row, shape=(batch, count))
         return self.reshape(product, shape)

@@ -41,6 +41,32 @@ def test_memory_is_shared_as_in_pytorch(tmp_path):
     same_outputs(Diagonal(), tmp_path / "n.t7", (torch.randn(2, 4, 4),))
 
 
+class Written(nn.Module):
+    """Puts results into other tensors than those that they are computed from: a computed one, a constant, several."""
+
+    def forward(self, x):
+        first = x.sigmoid()
+        second = x.tanh()
+        constant = torch.zeros(3, 4)
+        torch.add(first, 1, out=second)
+        torch.mul(second, first, out=constant)
+        return first * 2, second - 1, constant
+
+
+def test_a_result_that_is_put_into_another_tensor_changes_no_operand(tmp_path):
+    """Only the tensor that is passed as `out` is another one from there on; of a list, each tensor is changed."""
+    same_outputs(Written(), tmp_path / "m.t7", (torch.randn(3, 4),))
+
+    class Several(nn.Module):
+        def forward(self, x):
+            x = x.sigmoid()
+            torch._foreach_add_([x], 1.0)
+            return x * 2
+
+    with pytest.raises(UnsupportedError, match="_foreach_add"):
+        t7bridge.save_module(Several(), tmp_path / "n.t7", example_inputs=torch.randn(3, 4))
+
+
 class Infinite(nn.Module):
     """Comparisons with infinity and with itself, logarithms of sums, and sums of masks."""
 

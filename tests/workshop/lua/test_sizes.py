@@ -284,3 +284,77 @@ def test_a_decomposition_may_fix_the_last_open_size(tmp_path: Path) -> None:
     torch.testing.assert_close(model(x), Rolled()(x))
     with pytest.raises(RuntimeError, match="size"):
         model(torch.randn(5, 4))
+
+
+class TwoOtherwise(nn.Module):
+    """Treats a batch of two otherwise, as which a batch of one is exported first."""
+
+    def forward(self, x):
+        return x.sigmoid() if x.shape[0] == 2 else x.tanh()
+
+
+def test_a_batch_of_one_is_converted_as_such(tmp_path: Path) -> None:
+    """Though the batch is fixed, as a graph has only one of the branches."""
+    x = torch.randn(1, 4)
+    report = t7bridge.save_module(TwoOtherwise(), tmp_path / "m.t7", example_inputs=x)
+    assert any("1 x any;" in note.message for note in report.notes)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), x.tanh())
+
+
+class Nested(nn.Module):
+    """Decides by a quotient of a quotient, which grows by 1 with each 25 elements."""
+
+    def forward(self, x):
+        return x.tanh() if (x.shape[1] // 5 + 3) // 5 <= 24 else x.sigmoid()
+
+
+def test_sizes_far_beyond_the_example_are_limited(tmp_path: Path) -> None:
+    """The first size of the other branch is found, though it is many periods of the divisors from the example."""
+    report = t7bridge.save_module(Nested(), tmp_path / "m.t7", example_inputs=torch.randn(2, 31))
+    assert any("any x n<=609;" in note.message for note in report.notes)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    x = torch.randn(3, 609)
+    torch.testing.assert_close(model(x), x.tanh())
+    with pytest.raises(IndexError):
+        model(torch.randn(3, 610))
+
+
+class Even(nn.Module):
+    """Decides by the width of an image, of which the layer that checks it has the pooled one, 4 for 8 and for 9."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.layer(F.max_pool2d(x, (1, 2)))
+        return y.tanh() if x.shape[3] % 2 == 0 else y.sigmoid()
+
+
+def test_a_layer_behind_a_pooling_does_not_check_the_size_before_it(tmp_path: Path) -> None:
+    """The model refuses the width of the other branch, and not only those that the layer refuses."""
+    module = Even()
+    x = torch.randn(2, 3, 5, 9)
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=x[..., :8])
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model(x[..., :8]), module(x[..., :8]))
+    with pytest.raises(RuntimeError):
+        model(x)
+
+
+class Means(nn.Module):
+    """Decides by the numbers of examples of two inputs, whose means alone meet in a layer."""
+
+    def forward(self, x, y):
+        z = x.mean(0) + y.mean(0)
+        return z.tanh() if x.shape[0] == y.shape[0] else z.sigmoid()
+
+
+def test_batches_that_no_layer_compares_are_compared(tmp_path: Path) -> None:
+    """The model refuses unequal numbers of examples, for which the module has another branch."""
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    t7bridge.save_module(Means(), tmp_path / "m.t7", example_inputs=(x, y))
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model([x, y]), Means()(x, y))
+    with pytest.raises(RuntimeError):
+        model([x, y[:2]])

@@ -20,10 +20,10 @@ from ..build import (
     Stored,
     Wire,
     broadcast,
-    first_wire,
     is_parameter,
     lower_triangle,
     operation,
+    wire_with_batch,
 )
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Shape, is_static
@@ -109,7 +109,7 @@ def _broadcast_batches(b: Builder, *matrices: Any) -> list[Any]:
         missing = (1,) * (rank - len(value.shape))
         values.append(b.reshape(value, (*missing, *value.shape)))
     lead = broadcast(*(value.shape[:-2] for value in values))
-    like = first_wire(values, lead)
+    like = wire_with_batch(values, lead)
     return [b.broadcast_to(value, (*lead, *value.shape[-2:]), like=like) for value in values]
 
 
