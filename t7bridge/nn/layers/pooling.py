@@ -270,6 +270,12 @@ def _fractional_max_pool(axes: str) -> Row:
 
 
 register_layer(
+    "nn.SpatialAdaptiveMaxPooling",
+    remark="some windows have an element more in Lua, which computes them in float: of 21 elements to 7, or 19 to 19",
+    scratch=_SCRATCH,
+    module=of_torch("AdaptiveMaxPool2d", pair("H", "W")),
+)
+register_layer(
     "cudnn.Pooling",
     scratch=_SCRATCH,
     module={
@@ -281,7 +287,6 @@ register_layer(
             batched=flag("batch_mode"),
         ),
         "nn.SpatialAdaptiveAveragePooling": of_torch("AdaptiveAvgPool2d", pair("H", "W")),
-        "nn.SpatialAdaptiveMaxPooling": of_torch("AdaptiveMaxPool2d", pair("H", "W")),
         "nn.SpatialFractionalMaxPooling": _fractional_max_pool("HW"),
         "nn.VolumetricFractionalMaxPooling": _fractional_max_pool("THW"),
         "nn.SpatialMaxUnpooling": _max_unpool(2),

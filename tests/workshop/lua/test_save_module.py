@@ -911,3 +911,23 @@ def test_computed_indices_count_from_the_end(tmp_path):
     again = t7bridge.load_module(tmp_path / "m.t7")
     for value, wanted in zip(again([x, y]), module(x, y), strict=True):
         torch.testing.assert_close(value, wanted)
+
+
+def test_windows_of_adaptive_max_pooling(tmp_path):
+    """nn computes them in float: where they are others than PyTorch's, a plain pooling has them, or none.
+
+    Real Lua computes what PyTorch does with the files that are written here; its adaptive layer does not.
+    """
+    for size, new_size, name in (
+        ((7, 5), (3, 2), "nn.SpatialAdaptiveMaxPooling"),
+        ((21, 19), 1, "nn.SpatialAdaptiveMaxPooling"),
+        ((21, 25), (7, 5), "nn.SpatialMaxPooling"),
+        ((19, 19), (19, 19), "nn.SpatialMaxPooling"),
+    ):
+        images = torch.randn(2, 3, *size)
+        pool = nn.AdaptiveMaxPool2d(new_size)
+        t7bridge.save_module(pool, tmp_path / "m.t7", images, force=True)
+        assert name in [place.obj.class_name for place in Places(t7bridge.load(tmp_path / "m.t7"))], size
+        assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(images), pool(images))
+    with pytest.raises(UnsupportedError, match="has other windows"):
+        t7bridge.save_module(nn.AdaptiveMaxPool2d((14, 3)), tmp_path / "no.t7", torch.randn(2, 3, 21, 21))

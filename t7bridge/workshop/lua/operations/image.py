@@ -6,6 +6,7 @@ layers take images and volumes: a signal, of one dimension, becomes an image of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -616,9 +617,47 @@ def adaptive_pool(b: Builder, self: Wire) -> Any:
         kernel = _in_lua_order([size // count for size, count in zip(sizes, new_sizes)])
         stride = kernel
         return b.emit(make("nn.VolumetricAveragePooling", *kernel, *stride), self, shape=shape)
-    name = "nn.SpatialAdaptiveMaxPooling" if is_max else "nn.SpatialAdaptiveAveragePooling"
-    layer = make(name, *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+    if is_max:
+        layer = _adaptive_max_layer(self.shape[-rank:], new_sizes)
+    else:
+        layer = make("nn.SpatialAdaptiveAveragePooling", *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
     return _pooled(b, layer, self, rank, shape)
+
+
+def _adaptive_max_layer(sizes: Sequence[Any], new_sizes: Sequence[Any]) -> LuaLayer:
+    """Return a layer of max pooling to given sizes, whose windows are PyTorch's.
+
+    nn computes the windows of its adaptive layer in float: of 21 elements to 7, some have one too many.
+
+    Args:
+        sizes: of the images or signals; fixed where they are not pooled to a single element.
+        new_sizes: of the result.
+
+    Raises:
+        CannotError: no layer of nn has these windows.
+    """
+    rank = len(sizes)
+    if any(count != 1 for count in new_sizes):
+        sizes, new_sizes = make_static(*sizes), make_static(*new_sizes)
+        if not all(map(_has_exact_windows, sizes, new_sizes)):
+            if any(size % count for size, count in zip(sizes, new_sizes)):
+                raise CannotError("nn's adaptive pooling has other windows for these sizes")
+            kernel = _per_dimension(rank, [size // count for size, count in zip(sizes, new_sizes)], for_height=1)
+            return make("nn.SpatialMaxPooling", *_in_lua_order(kernel, kernel))
+    return make("nn.SpatialAdaptiveMaxPooling", *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+
+
+def _has_exact_windows(size: int, count: int) -> bool:
+    """Return whether the windows of nn's adaptive max pooling along a dimension are PyTorch's.
+
+    Source: nn 8726825 `THNN/generic/SpatialAdaptiveMaxPooling.c`, `(float)i / owidth * iwidth`.
+    """
+    numbers = np.arange(count + 1)
+    edges_in_lua = numbers.astype("f4") / np.float32(count) * np.float32(size)
+    products = numbers * size
+    are_starts_equal = np.array_equal(np.floor(edges_in_lua[:-1]), products[:-1] // count)
+    are_ends_equal = np.array_equal(np.ceil(edges_in_lua[1:]), -(-products[1:] // count))
+    return are_starts_equal and are_ends_equal
 
 
 @operation(
