@@ -128,10 +128,11 @@ def _short_help(verb: str) -> str:
     parser.usage = _narrow_usage(_usage(parser))
     parser.epilog = _examples(request, most=2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
-    themes = getattr(request, "MORE", "")
-    if not themes:
+    # Of a class with many options, which of the others there are for what.
+    others_by_theme = getattr(request, "MORE", "")
+    if not others_by_theme:
         return parser.format_help() + more
-    return parser.format_help() + more + _narrow_usage(themes) + "\n"
+    return parser.format_help() + more + _narrow_usage(others_by_theme) + "\n"
 
 
 def _usual_spellings(option: Option) -> tuple[str, ...]:

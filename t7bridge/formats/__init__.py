@@ -426,7 +426,7 @@ def format_for(path: PathLike, to: str | None = None) -> FormatSpec:
         return FORMATS[to]
     file = os.fspath(path)
     suffix = os.path.splitext(file)[1].lower()
-    spec = format_of_suffix(suffix)
+    spec = format_of_suffix(suffix)  # formats that are only read have none
     if spec is None:
         raise UnsupportedError(
             "the output format is not clear from this name",

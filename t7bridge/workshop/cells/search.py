@@ -157,12 +157,12 @@ class Search:
             poly: the value.
         """
         begun_cells = [self._readings[atom] for atom in _atoms_in(poly) if atom in self._readings]
-        kinds_of_atoms = {atom.kind for atoms, _ in poly for atom in atoms}
+        functions_of_atoms = {atom.kind for atoms, _ in poly for atom in atoms}
         for kind in KINDS:
             first_letter, *_ = kind.formulas
             for letter, text in kind.formulas.items():
                 # A formula need not be read if the value has not all functions in it.
-                if not functions_in(text) <= kinds_of_atoms:
+                if not functions_in(text) <= functions_of_atoms:
                     continue
                 if letter == first_letter:
                     yield letter, Reading(kind)

@@ -224,7 +224,8 @@ def functions_and_model(root: LuaLayer, program: Program) -> tuple[str, str]:
     writer = _Writer(program, blocks)
     # In their order, as Lua has to know a function before a call of it, and a call its function's name and parameters.
     functions = "".join(writer.function(block) for block in blocks.with_function)
-    return functions, "".join(map(str, writer.expression(root, depth=1)))
+    pieces = writer.expression(root, depth=1)  # its lines are indented in the function that makes the model
+    return functions, "".join(map(str, pieces))
 
 
 @define(eq=False)

@@ -170,7 +170,11 @@ def _first_elements(layer: Outcome) -> dict[int, int]:
 
 
 def by_path(outcomes: list[Outcome]) -> list[Outcome]:
-    """Return one verdict for each layer, the most important of its runs; equal ones are counted together."""
+    """Return one verdict for each layer, the most important of its runs; equal ones are counted together.
+
+    Args:
+        outcomes: of all runs; the counts in some of them are changed, so they are of no use afterwards.
+    """
     layers: dict[str, Outcome] = {}
     for outcome in outcomes:
         path = outcome.run.path

@@ -165,19 +165,18 @@ def slice_along(value: Recorded, dim: int, places: int | slice) -> Recorded:
     Args:
         value: the tensor; of anything else there is no part.
         dim: the dimension, from 0.
-        places: one place, of which the view has a dimension less, or several.
+        places: one place, from 0, of which the view has a dimension less, or several.
     """
     if not isinstance(value, Tensor) or not 0 <= dim < value.ndim:
         return None
-    if value.ndim == 1 and isinstance(places, int):
-        # In Lua, an element of a vector is a vector of one element.
-        places = slice(places, places + 1)
+    if isinstance(places, int):
+        if not 0 <= places < value.size[dim]:
+            return None
+        if value.ndim == 1:  # nn's layers make a vector of one element, as tensors of Lua have dimensions
+            places = slice(places, places + 1)
     all_of_dims_before = (slice(None),) * dim
     key = (*all_of_dims_before, places)
-    try:
-        return value[key]
-    except IndexError:
-        return None
+    return value[key]
 
 
 def steps_in(value: Recorded) -> list[Recorded]:

@@ -106,7 +106,7 @@ _FORBIDDEN_PREFIXES = (
 """Prefixes of forbidden names: `numpy.f2py.crackfortran.myeval`."""
 _MOST_WORDS = max(prefix.count(".") + 1 for prefix in _FORBIDDEN_PREFIXES)
 """Number of words of the longest prefix."""
-_ALIASES = ".six.moves."
+_FOLDER_OF_ALIASES = ".six.moves."
 """In a path with a dot before it: six, or a copy of it in another package, imports Python's modules by other names,
 `six.moves.builtins`. Python's pickler never writes these names."""
 
@@ -135,7 +135,7 @@ def is_forbidden(module: str, name: str) -> bool:
 
 
 def _is_listed(module: str, name: str) -> bool:
-    """Return whether a name is in the lists of the forbidden: by its package, a word of the name, or a prefix.
+    """Return whether a name is in the lists of the forbidden: by its package, a word of the name, an alias, or a prefix.
 
     Args:
         module: the module that is imported.
@@ -147,7 +147,7 @@ def _is_listed(module: str, name: str) -> bool:
     if package in _FORBIDDEN_MODULES or not _FORBIDDEN_MODULES.isdisjoint(name.split(".")):
         return True
     path = f"{module}.{name}"
-    if _ALIASES in f".{path}":
+    if _FOLDER_OF_ALIASES in f".{path}":
         return True
     prefix = ""
     # No prefix is longer; the rest of a name of very many words would be joined again with each word.

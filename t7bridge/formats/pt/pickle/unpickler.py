@@ -378,7 +378,7 @@ class Unpickler:
                 raise self._crossed()
             if self._base + pos == self._frame_end:
                 self._frame_end = 0
-        self._set_safe()  # which the end of the frame may have limited
+        self._set_safe()  # it is before `pos` now, and a frame that has ended no longer limits it
         return self._need(pos, 1) if pos >= self._safe else pos
 
     def _crossed(self) -> CorruptError:
