@@ -106,9 +106,10 @@ def inspect(request: Inspect) -> Summary:
 
 def _summary_of(document: Document, request: Inspect) -> Summary:
     """Return the summary of an open file, or of what is at a path in it."""
-    summary = Summary(os.path.basename(os.path.normpath(document.path)))
-    summary.header = {"file": summary.file, **_format_facts(document)}
     value = document.value  # the list of all, if there are several
+    summary = Summary(os.path.basename(os.path.normpath(document.path)))
+    # What wrote a pickle is known only when its values are read.
+    summary.header = {"file": summary.file, **_format_facts(document)}
     if request.at is not None:
         value = Path.parse(request.at).get(value)
     summary.header.update(_number_facts(document.roots))
