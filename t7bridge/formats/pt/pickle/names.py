@@ -135,7 +135,7 @@ def is_forbidden(module: str, name: str) -> bool:
 
 
 def _is_listed(module: str, name: str) -> bool:
-    """Return whether a name is in the lists of the forbidden: by its package, a word of the name, an alias, or a prefix.
+    """Return whether a name is in the lists of the forbidden: by its package, a word, an alias or a prefix of it.
 
     Args:
         module: the module that is imported.
