@@ -105,6 +105,29 @@ def test_interrupted_zoo_says_what_stays(tmp_path, monkeypatch, capsys) -> None:
     assert "the same command resumes" in message
 
 
+@pytest.mark.parametrize(("interruption", "code"), [(KeyboardInterrupt(), 130), (SystemExit(129), 129)])
+def test_a_signal_while_a_class_is_made(
+    monkeypatch: pytest.MonkeyPatch, interruption: BaseException, code: int
+) -> None:
+    """Up to 3.11, Python makes an error of what is raised in `__set_name__`; the verb ends as by any signal."""
+
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise interruption
+
+    def verb(arguments: object) -> int:
+        type("Late", (), {"member": Interrupted()})
+        return 0
+
+    monkeypatch.setattr(cli, "_verb", verb)
+    if isinstance(interruption, KeyboardInterrupt):
+        assert cli.main(["inspect", str(ABS)]) == code
+        return
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["inspect", str(ABS)])
+    assert ended.value.code == code
+
+
 @pytest.mark.parametrize(
     "verb",
     [["describe", "a\0b"], ["convert", str(ABS), "x\0.pt"], ["convert", "a\0b.t7", "x.pt"], ["scan", "a\0b"],

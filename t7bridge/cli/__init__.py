@@ -78,7 +78,8 @@ def _guarded(arguments: Sequence[str]) -> int:
         arguments: the command line, from the verb on.
     """
     try:
-        code = _verb(arguments)
+        with _plain_interruptions():
+            code = _verb(arguments)
         sys.stdout.flush()  # here, where an error has a message
         return code
     except KeyboardInterrupt as interrupt:
@@ -228,6 +229,20 @@ def _signals() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+@contextmanager
+def _plain_interruptions() -> Iterator[None]:
+    """Raise what a signal raised while a class was made: up to 3.11, Python makes it the cause of a RuntimeError.
+
+    The members of a class are told its name in `__set_name__`, whose exceptions Python replaced, these too.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, (KeyboardInterrupt, SystemExit)):
+            raise error.__cause__ from None
+        raise
 
 
 def _stop(number: int, frame: object) -> None:
