@@ -16,7 +16,7 @@ from attrs import field
 
 from ..data import define
 from ..formats import FORMATS, LUA, NAMED, PYTHON
-from ..formats.table import FormatSpec, Written
+from ..formats.table import FormatSpec, Written, one_or_list
 from ..graph.lua import LuaFunction, TorchObject, Value
 from ..graph.python import MODULE_PARTS, NumpyArray, NumpyScalar, PythonObject, attributes_of, is_pickled_module
 from ..graph.storage import Storage
@@ -403,9 +403,7 @@ class StateDicts:
 
     def __init__(self, roots: list[Value], report: Report) -> None:
         self._report = report
-        # Several values are a list in the result: `root[0]`, `root[1]`.
-        whole = roots if len(roots) > 1 else roots[0]
-        self.paths = {id(module): path for path, module in find_modules(whole)}
+        self.paths = {id(module): path for path, module in find_modules(one_or_list(roots))}
         self.state_dicts: list[tuple[TorchObject, StateDict, Replacement]] = []
         """Each module with its state dict, and with what replaced it."""
 

@@ -15,7 +15,7 @@ from ..formats import FORMATS, LUA, home
 from ..formats import open as open_document
 from ..formats.pt.file import writer as pt_writer
 from ..formats.t7.layout import T7Layout
-from ..formats.table import NAMED, FormatSpec
+from ..formats.table import NAMED, FormatSpec, one_or_list
 from ..graph.lua import COMPOSITE, TorchObject
 from ..graph.storage import Storage
 from ..graph.tensor import Tensor, rows
@@ -222,7 +222,7 @@ def python_value(
     replace = modules.replace if modules is not None else None
     roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
     _note_several_and_trailing(content, report)
-    value = roots if len(roots) > 1 else roots[0]
+    value = one_or_list(roots)
     if modules is not None and modules.state_dicts:
         report.mode = "state dict"
         return PythonValue(value, modules)

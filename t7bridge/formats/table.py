@@ -101,6 +101,14 @@ class FormatSpec(NamedTuple):
         return self.suffixes[0] if self.suffixes else self.name
 
 
+def one_or_list(roots: list[Any]) -> Any:
+    """Return the value of a file that holds one, or the list itself if it holds several.
+
+    In the list, the paths of the values are `root[0]`, `root[1]` and so on.
+    """
+    return roots[0] if len(roots) == 1 else roots
+
+
 class Document:
     """An open file: its format, its values and its metadata.
 
@@ -190,7 +198,7 @@ class Document:
     @property
     def value(self) -> Any:
         """The value of the file, or the list of its values if it holds several."""
-        return self.roots[0] if len(self.roots) == 1 else self.roots
+        return one_or_list(self.roots)
 
     @property
     def first(self) -> Any:
