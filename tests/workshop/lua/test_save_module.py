@@ -931,3 +931,37 @@ def test_windows_of_adaptive_max_pooling(tmp_path):
         assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(images), pool(images))
     with pytest.raises(UnsupportedError, match="has other windows"):
         t7bridge.save_module(nn.AdaptiveMaxPool2d((14, 3)), tmp_path / "no.t7", torch.randn(2, 3, 21, 21))
+
+
+class MultiheadAttention(nn.Module):
+    """Has the name of a module of torch.nn, and another `dropout`."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x):
+        query = self.query(x)
+        return self.dropout(nn.functional.scaled_dot_product_attention(query, query, x))
+
+
+class Reader(nn.LSTM):
+    """Has another name than the module of torch.nn that it is."""
+
+
+def test_dropouts_inside_modules_are_told_by_class_and_not_by_name(tmp_path):
+    """The operations of torch.nn's modules have none in evaluation, and those of other modules have their own.
+
+    An attention computes its weights by two operations: by one of them if it returns them, as it does by default.
+    """
+    heads = torch.randn(2, 1, 8)
+    for module, inputs, probabilities in (
+        (MultiheadAttention().eval(), torch.randn(2, 5, 8), [0.5]),
+        (Reader(4, 3, num_layers=2, dropout=0.25).eval(), torch.randn(3, 2, 4), [0.25]),
+        (nn.MultiheadAttention(8, 2, dropout=0.25).eval(), (heads, heads, heads), [0.25]),
+        (nn.MultiheadAttention(8, 2, dropout=0.25).eval(), (heads, heads, heads, None, False), [0.25]),
+    ):
+        t7bridge.save_module(module, tmp_path / "m.t7", inputs, force=True)
+        objects = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+        assert [obj["p"] for obj in objects if obj.class_name == "nn.Dropout"] == probabilities

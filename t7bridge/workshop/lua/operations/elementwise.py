@@ -30,6 +30,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make, same, sequential, walk
 from ..sizes import CannotError, is_static, make_static
+from ..training import dropout_of_attention
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
 
@@ -248,7 +249,10 @@ def with_last_axis(b: Builder, value: Any, dim: int, function: Callable[[Any], A
 @operation("softmax.int _softmax", lua="nn.SoftMax, nn.SpatialSoftMax, in nn.Bottle or between nn.Transpose")
 def softmax(b: Builder, self: Wire, dim: Axis) -> Any:
     """Apply softmax over a dimension, or its logarithm."""
-    return softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
+    value = softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
+    # A torch.nn.MultiheadAttention that returns its weights computes them by this operation, and drops some in training.
+    probability = dropout_of_attention(b.module)
+    return value >> make("nn.Dropout", probability) if probability else value
 
 
 def softmax_of(b: Builder, value: Any, dim: int, name: str = "nn.SoftMax") -> Any:

@@ -27,6 +27,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Shape, is_static
+from ..training import dropout_of_attention
 from .elementwise import softmax_of
 
 
@@ -313,7 +314,7 @@ def attention(
         key: (…, keys, features).
         value: (…, keys, features of the result).
         attn_mask: see `_add_mask`; `None` for none.
-        dropout_p: the probability with which a weight becomes 0 in training.
+        dropout_p: the probability with which a weight becomes 0 in training; 0 if a module of torch.nn has it.
         is_causal: whether a query has only the keys up to its own position.
         scale: by which the products are multiplied; `None` for 1 / the root of the number of features.
         enable_gqa: whether there are fewer heads of keys and values, each for several heads of queries.
@@ -325,11 +326,9 @@ def attention(
     scores = product(b, query, key, transpose_second=True) * factor
     scores = _add_mask(b, scores, attn_mask, is_causal)
     weights = softmax_of(b, scores, dim=len(scores.shape) - 1)
-    if type(b.module).__name__.startswith("MultiheadAttention"):
-        # PyTorch traces evaluation with 0. A function that the user's source calls has the probability as an argument.
-        dropout_p = dropout_p or b.module.dropout
-    if dropout_p:
-        weights = b.emit(make("nn.Dropout", dropout_p), weights)
+    probability = dropout_p or dropout_of_attention(b.module)
+    if probability:
+        weights = b.emit(make("nn.Dropout", probability), weights)
     return product(b, weights, value)
 
 

@@ -15,6 +15,7 @@ from ..build import Builder, Const, Learned, Missing, Stored, Wire, check_learne
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..sizes import CannotError
 from ..trace import CallRef, tree_leaves
+from ..training import dropout_between_layers
 from .linear import apply_linear, linear_layer
 from .shape import stack as join_steps
 
@@ -271,7 +272,7 @@ def recurrent(
         params: the parameters of all cells in one list: of each w_ih and w_hh, and b_ih and b_hh if `has_biases`.
         has_biases: see `params`.
         num_layers: the number of layers, of one cell each, or of two if `bidirectional`.
-        dropout: the probability between layers; 0 in evaluation, for which PyTorch traces.
+        dropout: the probability between layers; 0 if a module of torch.nn has it.
         bidirectional: whether a second cell of each layer runs from the last step to the first.
         batch_first: see `input`.
     """
@@ -284,11 +285,7 @@ def recurrent(
         raise CannotError("the input is not a batch")
     cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
-    name_of_module = b.kind.partition("_")[0].upper()
-    # A torch.nn.LSTM, GRU or RNN has the probability; PyTorch traces evaluation, with 0. A function that the source
-    # calls has no such module.
-    if type(b.module).__name__.startswith(name_of_module):
-        dropout = b.module.dropout
+    dropout = dropout or dropout_between_layers(b.module)
     if "rnn" in b.allow and _fits_rnn(b, states, params):
         return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
     time = 1 if batch_first else 0
