@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from itertools import groupby
+from itertools import pairwise
+from math import copysign
 from typing import Any
+
+from ...data import np
 
 WIDTH = 100
 """Columns of a line."""
@@ -52,6 +55,8 @@ def _number(value: float) -> str:
         return "0/0"
     if value in (float("inf"), float("-inf")):
         return "math.huge" if value > 0 else "-math.huge"
+    if value == 0 and copysign(1, value) < 0:
+        return "-0"
     is_exact = abs(value) < 2**53  # as a double, Lua's only number
     if float(value).is_integer() and is_exact:
         return str(int(value))
@@ -68,19 +73,28 @@ def _tensor(array: Any) -> str:
     """
     sizes = ", ".join(map(str, array.shape))
     flat = array.reshape(-1)
-    if (flat == flat[0]).all():
+    first, *others = _runs(flat)
+    if not others:
         return f"torch.Tensor({sizes}):fill({_number(float(flat[0]))})"
-    is_float32 = array.dtype.itemsize == 4
-    words = []
-    for value, group in groupby(flat.tolist()):
-        number = f"{value:.9g}" if is_float32 else repr(value)  # 9 digits tell all floats apart
-        times = len(list(group))
-        words.append(number if times == 1 else f"{number}*{times}")
-    text = " ".join(words)
+    text = " ".join([first, *others])
     if len(text) <= WIDTH // 2:  # leaves place for the call around it
         return f"numbers({{{sizes}}}, '{text}')"
     lines = textwrap.fill(text, WIDTH, break_on_hyphens=False)  # hyphens are minus signs
     return f"numbers({{{sizes}}}, [[\n{lines}]])"
+
+
+def _runs(flat: Any) -> list[str]:
+    """Return the runs of equal elements of a vector of floats or doubles, as `numbers` reads them: `0.5`, `1*3`."""
+    is_float32 = flat.dtype.itemsize == 4
+    bits = flat.view(f"u{flat.dtype.itemsize}")  # which differ for 0 and -0
+    starts = [0, *np.flatnonzero(bits[1:] != bits[:-1]) + 1]
+    texts = []
+    for start, end in pairwise([*starts, len(flat)]):
+        value = float(flat[start])
+        number = f"{value:.9g}" if is_float32 else repr(value)  # 9 digits tell all floats apart
+        count = end - start
+        texts.append(number if count == 1 else f"{number}*{count}")
+    return texts
 
 
 def wrapped(source: str) -> str:

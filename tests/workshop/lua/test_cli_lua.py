@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 
+import numpy as np
 import pytest
 import torch
 from forked import run_python
@@ -12,7 +13,7 @@ from helpers import ROOT
 
 import t7bridge
 from t7bridge.cli import main
-from t7bridge.workshop.lua.literals import lua_string
+from t7bridge.workshop.lua.literals import lua_string, lua_text
 
 NET = """
 import torch
@@ -174,6 +175,13 @@ def test_chains_are_not_nested(tmp_path):
 def test_names_are_escaped():
     """Keys become string literals of Lua that cannot end early."""
     assert lua_string("a']] os.exit() --\n\\") == "'a\\039\\093\\093 os.exit\\040\\041 --\\010\\092'"
+
+
+def test_zeros_keep_their_sign():
+    """A quotient by -0 is minus infinity, also of elements that are equal to 0."""
+    assert lua_text(-0.0) == "-0"
+    assert lua_text(np.array([-0.0, -0.0])) == "torch.Tensor(2):fill(-0)"
+    assert lua_text(np.array([0.0, -0.0, 1.5, 1.5, np.nan], "f4")) == "numbers({5}, '0 -0 1.5*2 nan')"
 
 
 def test_page_of_operations_is_current():
