@@ -250,7 +250,8 @@ def with_last_axis(b: Builder, value: Any, dim: int, function: Callable[[Any], A
 def softmax(b: Builder, self: Wire, dim: Axis) -> Any:
     """Apply softmax over a dimension, or its logarithm."""
     value = softmax_of(b, self, dim, "nn.LogSoftMax" if "log" in b.kind else "nn.SoftMax")
-    # A torch.nn.MultiheadAttention that returns its weights computes them by this operation, and drops some in training.
+    # A torch.nn.MultiheadAttention that returns its weights computes them by this operation, and drops some in
+    # training.
     probability = dropout_of_attention(b.module)
     return value >> make("nn.Dropout", probability) if probability else value
 

@@ -42,6 +42,12 @@ class _Window:
     """How the kernel of a convolution or pooling moves: each option a number for each dimension of images or volumes.
 
     A signal has a height, of which the kernel sees all: 1.
+
+    Attributes:
+        kernel: its extents.
+        stride: the distances of two neighboring positions of the kernel.
+        padding: the elements that are added at each side.
+        dilation: the distances of two neighboring elements that a kernel sees.
     """
 
     kernel: tuple[int, ...]
@@ -63,6 +69,10 @@ class _Window:
     def is_dilated(self) -> bool:
         """Whether there are gaps between the elements that a kernel sees."""
         return set(self.dilation) != {1}
+
+    def without_height(self, rank: int) -> _Window:
+        """Return the window of the `rank` dimensions that the value has in PyTorch, of signals only the one."""
+        return _Window(self.kernel[-rank:], self.stride[-rank:], self.padding[-rank:], self.dilation[-rank:])
 
 
 def _in_lua_order(*groups: Any) -> tuple[int, ...]:
@@ -89,31 +99,48 @@ def _part_of_group(param: Stored | None, group: int, groups: int, size: tuple[in
     return WeightRef(ref.key, ref.start + group * elements_of_group, size, ref.transposed)
 
 
+@define(frozen=True)
+class _Groups:
+    """The groups of channels of a convolution, which are all of equal size.
+
+    Attributes:
+        count: the number of groups.
+        n_in: the number of channels that enter each.
+        n_out: the number of channels that leave each.
+    """
+
+    count: int
+    n_in: int
+    n_out: int
+
+
 def _layer_of_groups(
-    name: str, args: Any, weight: Stored, bias: Any, size_of_group: Any, channels: tuple[int, int, int]
+    name: str, args: Any, weight: Stored, bias: Any, size_of_group: tuple[int, ...], groups: _Groups
 ) -> LuaLayer:
-    """Return a layer with weights, or one for each group of channels.
+    """Return a layer with weights, or one for each group of channels, the results joined along the channels.
 
     Args:
         name: of the class.
         args: of its constructor, after the numbers of channels.
         weight: the kernels of all groups.
         bias: of all groups, or `None`.
-        size_of_group: the shape of the kernels of a group.
-        channels: those that enter and leave a group, and the number of groups.
+        size_of_group: the shape of the kernels of a group, in the layer's order.
+        groups: the groups.
     """
-    n_in, n_out, groups = channels
+    calls = () if bias is not None else (("noBias", ()),)
     layers = []
-    for group in range(groups):
-        weight_ref = _part_of_group(weight, group, groups, size_of_group)
-        bias_ref = _part_of_group(bias, group, groups, (n_out,))
-        calls = () if bias is not None else (("noBias", ()),)
-        layers.append(make(name, n_in, n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
-    if groups == 1:
+    for group in range(groups.count):
+        weight_ref = _part_of_group(weight, group, groups.count, size_of_group)
+        bias_ref = _part_of_group(bias, group, groups.count, (groups.n_out,))
+        layers.append(make(name, groups.n_in, groups.n_out, *args, calls=calls, weight=weight_ref, bias=bias_ref))
+    if groups.count == 1:
         return layers[0]
     # Each takes its own range of channels, Lua's dimension 2.
-    parts = [make("nn.Narrow", 2, 1 + group * n_in, n_in) >> layer for group, layer in enumerate(layers)]
-    return LuaLayer("nn.Concat", (2,), children=parts)
+    branches = []
+    for group, layer in enumerate(layers):
+        own_channels = make("nn.Narrow", 2, 1 + group * groups.n_in, groups.n_in)
+        branches.append(own_channels >> layer)
+    return LuaLayer("nn.Concat", (2,), children=branches)
 
 
 def _require_batch(value: Wire, rank: int) -> None:
@@ -156,8 +183,8 @@ def convolution(
     window = _Window.of(rank, kernel, stride, padding, dilation)
     if not is_parameter(weight):
         return _convolution_by_computed_weight(b, input, weight, window)
-    has_kernel_for_each_channel = groups > 1 and n_in == 1 and groups == n_out
-    if has_kernel_for_each_channel and rank < 3 and _is_square(window) and not window.is_dilated:
+    has_one_kernel_for_each_channel = groups > 1 and n_in == 1 and n_out == groups
+    if has_one_kernel_for_each_channel and rank < 3 and _is_square(window) and not window.is_dilated:
         image = _depthwise(b, as_image(b, input), weight, bias, window)
         return b.reshape(image, b.shape)
     layer = _convolution_layer(weight, bias, window, groups)
@@ -204,7 +231,7 @@ def _convolution_layer(weight: Stored, bias: Any, window: _Window, groups: int) 
         args += _in_lua_order(window.dilation)
     n_out_of_group = n_out // groups
     size_of_group = (n_out_of_group, n_in, *window.kernel)
-    return _layer_of_groups(name, args, weight, bias, size_of_group, channels=(n_in, n_out_of_group, groups))
+    return _layer_of_groups(name, args, weight, bias, size_of_group, _Groups(groups, n_in, n_out_of_group))
 
 
 def _pad_same(b: Builder, input: Wire, kernel: Any, dilation: Any) -> tuple[list[int], Wire]:
@@ -248,25 +275,33 @@ def _depthwise(b: Builder, input: Wire, weight: Stored, bias: Any, window: _Wind
     batch, channels, height, width = input.shape
     # Images that are square in the example have to be so: their size may stay open.
     side = height if decide_equal(height, width) else max(make_static(height, width))
+    squares = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)  # to the right, and below
     kernel, _ = window.kernel
     stride, _ = window.stride
-    pad, _ = window.padding
-    input = constant_pad(b, input, [0, side - width, 0, side - height], 0.0)
-    layer = make(
+    padding, _ = window.padding
+    new_side = (side + 2 * padding - kernel) // stride + 1
+    layer = make("nn.Contiguous") >> _depthwise_layer(weight, bias, channels, kernel, stride, padding)
+    image = b.emit(layer, squares, shape=(batch, channels, new_side, new_side))
+    *heights, new_width = b.shape[2:]
+    new_height = heights[0] if heights else 1  # of a signal
+    image = b.narrow(image, axis=2, start=0, count=new_height)
+    return b.narrow(image, axis=3, start=0, count=new_width)
+
+
+def _depthwise_layer(
+    weight: Stored, bias: Stored | None, channels: int, kernel: int, stride: int, padding: int
+) -> LuaLayer:
+    """Return an nn.SpatialDepthWiseConvolution with a square kernel for each channel, and one output for each."""
+    outputs_of_channel = 1
+    return make(
         "nn.SpatialDepthWiseConvolution",
         channels,
-        1,  # the number of outputs for each channel
-        *(kernel, kernel, stride, stride, pad, pad),
+        outputs_of_channel,
+        *(kernel, kernel, stride, stride, padding, padding),
         calls=() if bias is not None else (("noBias", ()),),
-        weight=weight.ref.resized((1, channels * kernel * kernel)),
-        bias=bias.ref.resized((1, channels)) if bias is not None else None,
+        weight=weight.ref.resized((outputs_of_channel, channels * kernel * kernel)),
+        bias=bias.ref.resized((outputs_of_channel, channels)) if bias is not None else None,
     )
-    new_side = (side + 2 * pad - kernel) // stride + 1
-    image = b.emit(make("nn.Contiguous") >> layer, input, shape=(batch, channels, new_side, new_side))
-    *heights, width = b.shape[2:]
-    height = heights[0] if heights else 1  # of a signal
-    image = b.narrow(image, axis=2, start=0, count=height)
-    return b.narrow(image, axis=3, start=0, count=width)
 
 
 @operation(
@@ -303,76 +338,83 @@ def transposed_convolution(
     rank = len(kernel)
     _require_batch(input, rank)
     window = _Window.of(rank, kernel, stride, padding, dilation)
-    # By the layer of a convolution that takes a computed weight; it takes no volumes.
-    if "layers" in b.allow and rank < 3 and (window.is_dilated or not is_parameter(weight)):
-        return _transposed_by_convolution(b, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    check_learned(weight, "weight")
-    if window.is_dilated:
-        raise CannotError("nn has no transposed convolution with dilation")
-    extra = _per_dimension(rank, output_padding, for_height=0)
-    if any(amount >= step for amount, step in zip(extra, window.stride)):  # which Lua's layers refuse
-        raise CannotError("the output padding is not less than the stride")
-    layer = _transposed_layer(weight, bias, window, extra, groups)
+    # nn's layers hold their weight, and have no dilation. pt.Convolution takes any weight, but no volumes.
+    has_layer_in_nn = is_parameter(weight) and not window.is_dilated
+    if not has_layer_in_nn and "layers" in b.allow and rank < 3:
+        extra = _per_dimension(rank, output_padding)
+        return _transposed_by_convolution(b, input, weight, bias, window.without_height(rank), extra, groups)
+    layer = _transposed_layer(weight, bias, window, _per_dimension(rank, output_padding, for_height=0), groups)
     return apply_to_images(b, layer, input, b.shape)
 
 
-def _transposed_layer(weight: Stored, bias: Any, window: _Window, extra: tuple[int, ...], groups: int) -> LuaLayer:
+def _transposed_layer(weight: Any, bias: Any, window: _Window, extra: tuple[int, ...], groups: int) -> LuaLayer:
     """Return a layer of images or volumes with transposed kernels, or one for each group of channels.
 
     Args:
-        weight: the kernels, (channels in, channels out of a group, sizes of a kernel), a parameter, maybe of signals.
+        weight: the kernels, (channels in, channels out of a group, sizes of a kernel), maybe of signals.
         bias: a parameter, or `None`.
-        window: how they move, not dilated.
+        window: how they move.
         extra: the output padding in each dimension of images or volumes.
         groups: the number of groups of channels.
+
+    Raises:
+        CannotError: the weight is not a parameter, or no layer of nn has these options.
     """
+    check_learned(weight, "weight")
+    if window.is_dilated:
+        raise CannotError("nn has no transposed convolution with dilation")
+    if any(amount >= step for amount, step in zip(extra, window.stride)):  # which Lua's layers refuse
+        raise CannotError("the output padding is not less than the stride")
     n_in, n_out = weight.shape[:2]  # of all groups, and of a group
     n_in_of_group = n_in // groups
     space = "Spatial" if len(window.kernel) < 3 else "Volumetric"
     args = _in_lua_order(window.kernel, window.stride, window.padding, extra)
+    name = f"nn.{space}FullConvolution"
     size_of_group = (n_in_of_group, n_out, *window.kernel)
-    channels = (n_in_of_group, n_out, groups)
-    return _layer_of_groups(f"nn.{space}FullConvolution", args, weight, bias, size_of_group, channels=channels)
+    return _layer_of_groups(name, args, weight, bias, size_of_group, _Groups(groups, n_in_of_group, n_out))
 
 
 def _transposed_by_convolution(
-    b: Builder,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    groups: int,
-    dilation: Any,
+    b: Builder, input: Any, weight: Any, bias: Any, window: _Window, extra: tuple[int, ...], groups: int
 ) -> Any:
     """Convolve transposed as a convolution: by reversed kernels, of the input with zeros between its elements.
 
-    See `transposed_convolution` for the arguments.
+    Args:
+        b: the builder.
+        input: a batch of signals or images.
+        weight: the kernels, (channels in, channels out of a group, sizes of a kernel).
+        bias: a parameter, or `None`.
+        window: how they move, of signals without a height.
+        extra: the output padding, likewise.
+        groups: the number of groups of channels.
     """
-    n_in, n_out, *kernel = weight.shape  # of all groups, and of a group
-    rank = len(kernel)
-    n_in_of_group = n_in // groups
-    # Kernels are (in, out, …) in a transposed convolution, and (out, in, …) in a convolution, in each group.
-    kernels = b.reshape(b.wire(weight, like=input), (groups, n_in_of_group, n_out, *kernel))
-    kernels = b.permute(kernels, (0, 2, 1, *range(3, 3 + rank)))
-    kernels = b.reshape(kernels, (groups * n_out, n_in_of_group, *kernel))
-    # Signals stay signals here, as `convolution` takes them.
-    strides = _per_dimension(rank, stride)
-    paddings = _per_dimension(rank, padding)
-    output_paddings = _per_dimension(rank, output_padding)
-    dilations = _per_dimension(rank, dilation)
-    sides: list[int] = []
-    for dimension, size in enumerate(kernel):
+    kernels = _with_channels_exchanged(b, b.wire(weight, like=input), groups)
+    padding: list[int] = []
+    for dimension, size in enumerate(window.kernel):
         axis = 2 + dimension  # behind the batch and the channels
         kernels = b.gather_constant(kernels, np.arange(size)[::-1], axis)  # reversed
-        if strides[dimension] > 1:
-            input = _insert_zeros(b, input, axis, strides[dimension])
+        if window.stride[dimension] > 1:
+            input = _insert_zeros(b, input, axis, window.stride[dimension])
         # How far a kernel reaches beyond the first and the last element.
-        reach = dilations[dimension] * (size - 1) - paddings[dimension]
-        sides = [reach, reach + output_paddings[dimension], *sides]  # the last dimension first, as PyTorch pads
-    input = constant_pad(b, input, sides, 0.0)
-    return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=dilation, groups=groups)
+        reach = window.dilation[dimension] * (size - 1) - window.padding[dimension]
+        padding = [reach, reach + extra[dimension], *padding]  # the last dimension first, as PyTorch pads
+    input = constant_pad(b, input, padding, 0.0)
+    return convolution(b, input, kernels, bias, stride=1, padding=0, dilation=window.dilation, groups=groups)
+
+
+def _with_channels_exchanged(b: Builder, kernels: Wire, groups: int) -> Any:
+    """Return the kernels of a transposed convolution, in each group (in, out, …), as a convolution's: (out, in, …).
+
+    Args:
+        b: the builder.
+        kernels: (channels in, channels out of a group, sizes of a kernel).
+        groups: the number of groups of channels.
+    """
+    n_in, n_out, *size = kernels.shape  # of all groups, and of a group
+    n_in_of_group = n_in // groups
+    in_groups = b.reshape(kernels, (groups, n_in_of_group, n_out, *size))
+    exchanged = b.permute(in_groups, (0, 2, 1, *range(3, 3 + len(size))))
+    return b.reshape(exchanged, (groups * n_out, n_in_of_group, *size))
 
 
 def _insert_zeros(b: Builder, value: Any, axis: int, step: int) -> Any:
@@ -465,51 +507,48 @@ def pool(
         divisor_override: by which the sums of means are divided; `None` for the number of elements.
 
     Returns:
-        The maxima or means; in a list with the positions of the maxima, if the operation returns these and a layer for
+        The maxima or means; in a list with the indices of the maxima, if the operation returns these and a layer for
         them is allowed.
     """
     rank = _rank_of_pooling(b.kind)
     window = _Window.of(rank, kernel_size, stride or kernel_size, padding, dilation)
-    shape = b.shape
-    has_indices = b.kind.endswith("indices")
-    if has_indices:
-        shape, _ = shape  # of the maxima, and of their positions, which is the same
-    value = self
+    returns_indices = b.kind.endswith("indices")
+    shape = b.shape[0] if returns_indices else b.shape  # that of the maxima, which is the one of their indices, too
     # With padding, Lua leaves out a last window that would begin behind the input, as PyTorch does.
-    if ceil_mode and not any(window.padding):
-        value = _up_to_last_window(b, self, window, shape[-rank:])
+    needs_cut = ceil_mode and not any(window.padding)
+    value = _up_to_last_window(b, self, window.without_height(rank), shape[-rank:]) if needs_cut else self
     if b.kind.startswith("avg"):
         layer = _averaging_layer(window, ceil_mode, count_include_pad, divisor_override)
-        return _pooled(b, layer, value, rank, shape)
-    maxima = _pooled(b, _pooling_layer("Max", window, ceil_mode), value, rank, shape)
-    if not has_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
-        return maxima
+    else:
+        layer = _pooling_layer("Max", window, ceil_mode)
+    result = _pooled(b, layer, value, rank, shape)
+    if not returns_indices or "layers" not in b.allow or rank == 3:  # pt.MaxPlaces takes no volumes
+        return result
     if value is not self:
         raise CannotError("windows would begin behind the input, and the indices are those of a part of it")
     options = _in_lua_order(window.kernel, window.stride, window.padding, window.dilation)
-    layer_of_positions = make("pt.MaxPlaces", *options, ceil_mode)
-    return [maxima, _pooled(b, layer_of_positions, self, rank, shape)]
+    layer_of_indices = make("pt.MaxPlaces", *options, ceil_mode)
+    return [result, _pooled(b, layer_of_indices, self, rank, shape)]
 
 
 def _up_to_last_window(b: Builder, value: Wire, window: _Window, counts: Any) -> Wire:
     """Return a value without the elements behind PyTorch's last windows, where Lua's ceil mode may have one more.
 
     If a stride is larger than a window, elements between two windows are in neither. Where the value ends among these,
-    Lua's next window begins behind it, without padding.
+    Lua's next window begins behind it, without padding. A value that ends elsewhere is returned unchanged.
 
     Args:
         b: the builder.
         value: a batch of signals, images or volumes, or a single one.
-        window: the windows, which have no padding.
+        window: the windows, of signals without a height, which have no padding.
         counts: the numbers of PyTorch's windows in each dimension that is pooled.
     """
-    rank = len(counts)
-    options = (window.kernel[-rank:], window.stride[-rank:], window.dilation[-rank:])  # without the height of signals
-    for dimension, (size, stride, step) in enumerate(zip(*options)):
-        span = step * (size - 1) + 1
+    first_axis = len(value.shape) - len(counts)  # of those that are pooled
+    for dimension, (size, stride, dilation) in enumerate(zip(window.kernel, window.stride, window.dilation)):
+        span = dilation * (size - 1) + 1
         if stride <= span:
             continue
-        axis = len(value.shape) - rank + dimension
+        axis = first_axis + dimension
         extent, count = make_static(value.shape[axis], counts[dimension])
         used = (count - 1) * stride + span
         if used < extent:
@@ -637,14 +676,18 @@ def _adaptive_max_layer(sizes: Sequence[Any], new_sizes: Sequence[Any]) -> LuaLa
         CannotError: no layer of nn has these windows.
     """
     rank = len(sizes)
-    if any(count != 1 for count in new_sizes):
-        sizes, new_sizes = make_static(*sizes), make_static(*new_sizes)
-        if not all(map(_has_exact_windows, sizes, new_sizes)):
-            if any(size % count for size, count in zip(sizes, new_sizes)):
-                raise CannotError("nn's adaptive pooling has other windows for these sizes")
-            kernel = _per_dimension(rank, [size // count for size, count in zip(sizes, new_sizes)], for_height=1)
-            return make("nn.SpatialMaxPooling", *_in_lua_order(kernel, kernel))
-    return make("nn.SpatialAdaptiveMaxPooling", *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+    adaptive = make("nn.SpatialAdaptiveMaxPooling", *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
+    if all(count == 1 for count in new_sizes):  # the one window is all of the image
+        return adaptive
+    sizes = make_static(*sizes)
+    new_sizes = make_static(*new_sizes)
+    if all(map(_has_exact_windows, sizes, new_sizes)):
+        return adaptive
+    if any(size % count for size, count in zip(sizes, new_sizes)):
+        raise CannotError("nn's adaptive pooling has other windows for these sizes")
+    kernel = _per_dimension(rank, [size // count for size, count in zip(sizes, new_sizes)], for_height=1)
+    stride = kernel
+    return make("nn.SpatialMaxPooling", *_in_lua_order(kernel, stride))
 
 
 def _has_exact_windows(size: int, count: int) -> bool:
@@ -675,21 +718,21 @@ def upsample(b: Builder, input: Wire, scale_factors: Any, align_corners: bool = 
         scale_factors: the factors by which the sizes grow, one for each dimension; `None` if sizes were stated.
         align_corners: whether the first and the last elements stay where they are, as Lua's bilinear layer has it.
     """
-    shape = b.shape
     old_sizes = input.shape[2:]
-    new_sizes = shape[2:]
-    if b.kind == "upsample_nearest2d" and all(new % old == 0 for new, old in zip(new_sizes, old_sizes)):
-        if new_sizes == old_sizes:
-            return input
+    new_sizes = b.shape[2:]
+    if b.kind == "upsample_nearest2d":
         factor = _factor_of_nearest(old_sizes, new_sizes, scale_factors)
+        if factor == 1:
+            return input
         if factor is not None:  # a layer for images of any size
-            return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=shape)
+            return b.emit(make("nn.SpatialUpSamplingNearest", factor), input, shape=b.shape)
+    # All others are for one size.
     old_sizes = make_static(*old_sizes)
     new_sizes = make_static(*new_sizes)
     if b.kind == "upsample_bilinear2d" and align_corners and old_sizes != new_sizes:
         height, width = new_sizes
         sizes = (("oheight", height), ("owidth", width))
-        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=shape)
+        return b.emit(make("nn.SpatialUpSamplingBilinear", sizes), input, shape=b.shape)
     value = input
     for dimension in reversed(range(len(new_sizes))):
         # With factors stated, PyTorch interpolates by these, and not by the quotient of the sizes.
@@ -703,15 +746,17 @@ def _factor_of_nearest(old_sizes: Any, new_sizes: Any, scale_factors: Any) -> An
 
     Args:
         old_sizes: of the image; open ones, too.
-        new_sizes: multiples of these.
+        new_sizes: after the interpolation.
         scale_factors: as for `upsample`.
     """
+    if any(new % old != 0 for new, old in zip(new_sizes, old_sizes)):
+        return None
     quotients = [new // old for new, old in zip(new_sizes, old_sizes)]
     quotient = quotients[0]
     if quotients != [quotient] * len(quotients):
         return None
-    # PyTorch goes by stated factors, such as 3.4 for the sizes 2 and 6; but if the quotient is 2, by that.
-    is_by_quotient = quotient == 2 or not scale_factors or list(scale_factors) == quotients
+    # PyTorch goes by stated factors, such as 3.4 for the sizes 2 and 6; but if the quotient is 1 or 2, by that.
+    is_by_quotient = quotient in (1, 2) or not scale_factors or list(scale_factors) == quotients
     return quotient if is_by_quotient else None
 
 
