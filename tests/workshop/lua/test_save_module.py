@@ -965,3 +965,28 @@ def test_dropouts_inside_modules_are_told_by_class_and_not_by_name(tmp_path):
         t7bridge.save_module(module, tmp_path / "m.t7", inputs, force=True)
         objects = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
         assert [obj["p"] for obj in objects if obj.class_name == "nn.Dropout"] == probabilities
+
+
+class ComparedWithNan(nn.Module):
+    """Comparisons with a number that is NaN, and with a constant some of which is."""
+
+    def forward(self, x):
+        nan = float("nan")
+        masks = [x == nan, x != nan, x >= nan, x < nan, x >= torch.tensor([nan, 1.0, 2.0])]
+        return [mask * 1.0 for mask in masks]
+
+
+def test_nothing_but_inequality_holds_with_nan(tmp_path):
+    """Real Lua computes what PyTorch does with the file that is written here."""
+    x = torch.tensor([[1.0, 1.0, 1.0], [3.0, 0.0, 2.0]])
+    module = ComparedWithNan()
+    t7bridge.save_module(module, tmp_path / "m.t7", x)
+    *of_number, of_constant = t7bridge.load_module(tmp_path / "m.t7")(x)
+    *wanted_of_number, wanted_of_constant = module(x)
+    for mask, wanted in zip(of_number, wanted_of_number, strict=True):
+        torch.testing.assert_close(mask.expand(wanted.shape), wanted)
+    # PyTorch's ReLU of NaN is NaN, and Lua's is 0: the first column is 0 - 0 there.
+    torch.testing.assert_close(of_constant[:, 1:], wanted_of_constant[:, 1:])
+    objects = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
+    constants = [obj["value"].numpy().ravel().tolist() for obj in objects if obj.class_name == "nn.Constant"]
+    assert [1.0, 0.0, 0.0] in constants

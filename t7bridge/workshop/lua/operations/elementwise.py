@@ -6,6 +6,7 @@ tensor of the state dict, `Stored`. Masks are 0 and 1 as numbers, without a grad
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
@@ -138,8 +139,7 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
         layer_of: Callable[..., LuaLayer] = partial(make, class_name)
     else:
         layer_of = formula
-        code = formula.__code__
-        arguments = list(code.co_varnames[: code.co_argcount])  # the names of its parameters
+        arguments = list(inspect.signature(formula).parameters)
 
     def build(b: Builder, value: Any, /, **args: Any) -> Any:
         layer = layer_of(*(args[argument] for argument in arguments))
@@ -149,11 +149,15 @@ def _register(names: str, formula: str | Callable[..., LuaLayer]) -> None:
     first_name, *_ = names.split()
     name, _, _ = first_name.partition(".")
     build.__doc__ = f"{name} of each element."
-    # With any numbers as arguments: increasing ones, as intervals have their ends in order.
-    sample = layer_of(*(0.25 + number for number in range(len(arguments))))
-    lua_classes = dict.fromkeys(layer.name for layer in walk(sample))
-    register = operation(names, lua=", ".join(lua_classes))
+    register = operation(names, lua=", ".join(_classes_of(layer_of, len(arguments))))
     register(build)
+
+
+def _classes_of(layer_of: Callable[..., LuaLayer], count: int) -> list[str]:
+    """Return the classes of the layers that a function of `count` numbers makes, each once."""
+    # They are the same for any numbers; these increase, as the ends of an interval have to.
+    numbers = [0.25 + number for number in range(count)]
+    return list(dict.fromkeys(layer.name for layer in walk(layer_of(*numbers))))
 
 
 for _names, _formula in EACH.items():
@@ -525,35 +529,51 @@ def _compared_type(b: Builder) -> str:
     note=NOTE,
 )
 def compare(b: Builder, self: Any, other: Any) -> Any:
-    """Return 1 where a comparison holds.
+    """Return 1 where a comparison holds, and 0 elsewhere."""
+    first, second = b.operands(self, other)
+    is_with_nan = any(isinstance(value, float) and value != value for value in (first, second))
+    if is_with_nan:
+        holds = b.kind == "ne"  # the only comparison that does
+        return b.constant(np.full((1,) * len(b.shape), float(holds), "f4"), b.shape)
+    if isinstance(first, Wire) and isinstance(second, Wire) and first.step is second.step:  # x == x, which tells NaN
+        return b.expand(_compared_with_itself(b, first), b.shape)
+    return b.expand(_compared_by_difference(b, first, second), b.shape)
 
-    That is where a difference is positive, or where it is not; infinities and NaN need more layers.
+
+def _compared_by_difference(b: Builder, first: Any, second: Any) -> Any:
+    """Return the mask of a comparison: 1 where the difference of two values is positive, or 1 where it is not.
+
+    Args:
+        b: the builder, whose call is the comparison.
+        first: a wire, a constant, a tensor of the state dict or a number, not NaN.
+        second: likewise; one of both is a wire.
     """
-    first, second = b.operands(self, other)  # wires, or one a wire and the other a number
-    wires = [value for value in (first, second) if isinstance(value, Wire)]
+    values = (first, second)
     is_float = _compared_type(b) in FLOATS
-    if len(wires) == 2 and first.step is second.step:  # x == x, which tells NaN
-        return b.expand(_compared_with_itself(b, first, is_float), b.shape)
-    has_infinity = any(isinstance(value, float) and isinf(value) for value in (first, second))
-    may_both_be_infinite = is_float and (len(wires) == 2 or has_infinity)
-    if may_both_be_infinite:
-        # They become the largest finite numbers: the difference of two infinities would be NaN.
-        first = _clip_infinities(b, first)
-        second = _clip_infinities(b, second)
-    # Whole numbers differ by 1 at least, but not from a fraction, such as 0.5, or from a parameter.
-    has_fractions = any(isinstance(value, Stored) or _is_fraction(value) for value in (first, second))
-    type_of_difference = "float32" if has_fractions else _compared_type(b)
-    mask = _positive_difference(b, first, second) >> is_positive(b, type_of_difference)
+    has_infinity = any(isinstance(value, float) and isinf(value) for value in values)
+    are_wires = all(isinstance(value, Wire) for value in values)
+    may_both_be_infinite = is_float and (are_wires or has_infinity)
+    if may_both_be_infinite:  # the difference of two infinities would be NaN
+        first, second = (_clip_infinities(b, value) for value in values)
+    mask = _positive_difference(b, first, second) >> is_positive(b, _type_of_difference(b, first, second))
     is_turned = b.kind in ("ge", "le", "eq", "ne")  # whose difference is positive where they do not hold
     if is_turned:
         mask = 1 - mask
     # With NaN no comparison but `ne` holds. `is_positive` returns 0 for it; but that was turned into 1, or Lua's
     # HardTanh, which clips infinities, has made the largest number of the NaN.
     if may_both_be_infinite or (is_float and is_turned):
-        mask = _without_nan(mask, wires)
-    if b.kind == "ne":  # so far as `eq`, which does not hold for NaN
-        mask = 1 - mask
-    return b.expand(mask, b.shape)
+        mask = _without_nan(b, mask, values)
+    return 1 - mask if b.kind == "ne" else mask  # so far the mask of `eq`, which does not hold for NaN
+
+
+def _type_of_difference(b: Builder, first: Any, second: Any) -> str:
+    """Return the element type of the difference of two compared values.
+
+    Whole numbers differ by 1 at least, but not from a fraction, such as 0.5, or from a parameter.
+    """
+    if any(isinstance(value, Stored) or _is_fraction(value) for value in (first, second)):
+        return "float32"
+    return _compared_type(b)
 
 
 def _is_fraction(value: Any) -> bool:
@@ -570,19 +590,20 @@ def _positive_difference(b: Builder, first: Any, second: Any) -> Any:
     return first - second
 
 
-def _without_nan(mask: Wire, values: list[Wire]) -> Wire:
-    """Return a mask of 0 and 1 with 0 where any of some values is NaN."""
+def _without_nan(b: Builder, mask: Wire, values: tuple[Any, ...]) -> Wire:
+    """Return a mask of 0 and 1 with 0 where any of some values, wires, constants or others without NaN, is NaN."""
     for value in values:
-        mask = mask - (value >> is_nan())
+        if isinstance(value, Wire):
+            mask = mask - (value >> is_nan())
+        elif isinstance(value, Const) and np.isnan(value.array()).any():
+            mask = mask - b.constant(np.isnan(value.array()).astype("f4"), value.shape)
     return mask >> make("nn.ReLU")
 
 
-def _compared_with_itself(b: Builder, value: Wire, is_float: bool) -> Any:
-    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN.
-
-    `is_float` says whether it may have NaN, as values of whole numbers never do.
-    """
+def _compared_with_itself(b: Builder, value: Wire) -> Any:
+    """Return the mask of a comparison of a value with itself: each element is equal to itself, but for NaN."""
     zeros = make("nn.ZeroGrad") >> make("nn.MulConstant", 0)
+    is_float = _compared_type(b) in FLOATS  # whole numbers are never NaN
     is_unequal = nan_mask(b, value) if is_float else value >> zeros
     if b.kind == "ne":
         return is_unequal
@@ -692,9 +713,9 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
         like = value if isinstance(value, Wire) else None
         return fill_where(b, value, mask, 0.0) + nan_where(b.wire(mask, like=like))
     if isinstance(mask, Const):
-        low, high, opposite = _bounds_of_constant(b, mask, number)
+        low, high, is_kept = _bounds_of_constant(b, mask, number)
     else:
-        low, high, opposite = _bounds_of_mask(b.wire(mask), number)
+        low, high, is_kept = _bounds_of_mask(b.wire(mask), number)
     result = value
     if number != -inf:  # or the lower bound would be minus infinity everywhere
         result = b.combine("nn.CMaxTable", low, result)
@@ -702,8 +723,8 @@ def fill_where(b: Builder, value: Any, mask: Any, number: float) -> Any:
         result = b.combine("nn.CMinTable", high, result)
     if not isinstance(value, Wire) or b.dtype not in FLOATS:  # whole numbers are never NaN
         return result
-    is_lost = b.combine("nn.CMinTable", opposite, value >> is_nan())  # NaN where the mask is 0
-    return result + nan_where(is_lost)
+    is_kept_nan = b.combine("nn.CMinTable", is_kept, value >> is_nan())  # both: the smaller one of two masks
+    return result + nan_where(is_kept_nan)
 
 
 def _bounds_of_constant(b: Builder, mask: Const, number: float) -> tuple[Any, Any, Any]:
@@ -866,7 +887,7 @@ def variance(b: Builder, self: Wire, dim: Any, keepdim: bool, unbiased: Any = No
         correction: of the others, how much less the divisor is than the number of elements; `None` for 1.
     """
     axes = _axes_of(dim, len(self.shape))
-    if correction is None:
+    if correction is None:  # also of `var.dim`, which has none
         correction = 0 if unbiased is False else 1
     mean = reduce_over(b, "nn.Mean", self, axes, keepdim=True)
     variances = reduce_over(b, "nn.Mean", (self - mean) ** 2, axes, keepdim)
@@ -1122,20 +1143,40 @@ def batch_norm(
     """
     if use_input_stats:  # of an instance normalization: a group norm with a group for each channel
         return group_norm(b, input, num_groups=input.shape[1], weight=weight, bias=bias, eps=eps)
-    shape = input.shape
-    if running_mean is None:  # the statistics of the input, in evaluation too
-        axes = [0, *range(2, len(shape))]  # all but the channels
-        value = _standardized(input, lambda value: reduce_over(b, "nn.Mean", value, axes, keepdim=True), eps)
-        return _affine(b, value, weight, bias, (1, shape[1], *(1,) * (len(shape) - 2)))
+    if running_mean is None:
+        return _normalized_over_batch(b, input, weight, bias, eps)
     # The layer holds these.
     check_learned(weight, "weight")
     check_learned(bias, "bias")
     if training:  # by the batch, in evaluation too, where it would change the running statistics
         raise CannotError("in training, a batch normalization has no meaning in evaluation")
     momentum = _momentum_in_lua(b, momentum)
-    images = b.reshape(input, (*shape[:2], 1, shape[2])) if len(shape) == 3 else input  # signals of height 1
+    images = input
+    if len(input.shape) == 3:  # of signals, as images of height 1
+        batch, channels, length = input.shape
+        images = b.reshape(input, (batch, channels, 1, length))
     layer = _batch_norm_layer(len(images.shape), (weight, bias), (running_mean, running_var), momentum, eps)
-    return b.reshape(b.emit(layer, images), shape)
+    return b.reshape(b.emit(layer, images), input.shape)
+
+
+def _normalized_over_batch(b: Builder, input: Wire, weight: Any, bias: Any, eps: float) -> Any:
+    """Normalize each channel by the statistics of the batch, in evaluation as in training.
+
+    Args:
+        b: the builder.
+        input: (batch, channels, …).
+        weight: of each channel; `None` for none.
+        bias: likewise.
+        eps: is added to variances.
+    """
+    rank = len(input.shape)
+    all_but_channels = [0, *range(2, rank)]
+
+    def means_of_channels(value: Wire) -> Any:
+        return reduce_over(b, "nn.Mean", value, all_but_channels, keepdim=True)
+
+    value = _standardized(input, means_of_channels, eps)
+    return _affine(b, value, weight, bias, (1, input.shape[1], *(1,) * (rank - 2)))
 
 
 def _batch_norm_layer(

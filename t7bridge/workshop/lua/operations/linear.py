@@ -50,13 +50,12 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
         bias: a parameter; `None` for none.
     """
     n_out, n_in = weight.ref.size
-    # PyTorch merges leading dimensions before a product of matrices, and splits them again behind it. No view would
-    # separate two open extents again: the layer is applied to what was merged instead. A single one, the batch, is the
-    # first of them.
+    # PyTorch merges leading dimensions to the rows of a matrix before a product, and splits them again behind it. No
+    # view would separate two open extents again: the layer is applied to the value before they were merged.
     unmerged = b.before_view(value)
     lead = _merged_dimensions(unmerged.shape, (value.shape[0], n_in))
-    are_two_open = not is_static(lead[1:])
-    if are_two_open:
+    are_several_open = not is_static(lead[1:])  # if one is open, it is the batch, the first of them
+    if are_several_open:
         result = apply_linear(b, b.reshape(unmerged, (*lead, n_in)), weight, bias)
         return b.reshape(result, (value.shape[0], n_out))
     layer = linear_layer(weight, bias)
@@ -67,9 +66,9 @@ def apply_linear(b: Builder, value: Wire, weight: Stored, bias: Stored | None) -
 
 
 def _merged_dimensions(shape: Shape, matrix_shape: Shape) -> Shape:
-    """Return the leading extents of a value, two or more, that are merged to the rows of it as a matrix.
+    """Return the leading extents of a value, two or more, that are merged where it is viewed as a matrix.
 
-    Empty if there are none: fewer are the rows, or the rest is not what a row has.
+    Empty if it cannot have become this matrix so.
 
     Args:
         shape: of the value.
@@ -151,17 +150,21 @@ def with_weight(is_transposed: bool, channels: int) -> Callable[[Callable[..., A
             # With groups, the second dimension is of the channels in a group: no dimension of the inputs or outputs.
             if isinstance(weight, Scaled) and weight.axis == 1 and options.get("groups", 1) > 1:
                 weight = b.wire(weight)
-            if isinstance(weight, Scaled) and _is_of_outputs(weight, is_transposed):
-                # Without the bias, which would be scaled, too.
-                unscaled = build(b, input, _with_kernels_in_order(b, weight.param), None, **options)
-                return _plus_bias(b, _times_channels(b, unscaled, weight.scale, channels), bias, channels)
+            output_scale: Any = None
             if isinstance(weight, Scaled):
-                input = _times_channels(b, input, weight.scale, channels)
+                if _is_of_outputs(weight, is_transposed):
+                    output_scale = weight.scale
+                else:
+                    input = _times_channels(b, input, weight.scale, channels)
                 weight = weight.param
             weight = _with_kernels_in_order(b, weight)
-            if is_parameter(weight) and is_parameter(bias):
+            # The layer has no bias whose outputs are scaled: it would be scaled, too.
+            if output_scale is None and is_parameter(weight) and is_parameter(bias):
                 return build(b, input, weight, bias, **options)
-            return _plus_bias(b, build(b, input, weight, None, **options), bias, channels)
+            output = build(b, input, weight, None, **options)
+            if output_scale is not None:
+                output = _times_channels(b, output, output_scale, channels)
+            return _plus_bias(b, output, bias, channels)
 
         return build_any
 
@@ -212,13 +215,9 @@ def linear(b: Builder, input: Wire, weight: Any, bias: Any) -> Any:
 @operation("matmul mm bmm mv dot vdot", lua="nn.MM, nn.Linear for a parameter")
 def matmul(b: Builder, self: Any, other: Any, /) -> Any:
     """Multiply matrices, broadcasting the leading dimensions."""
-    is_matrix_of_layer = is_parameter(other) and len(other.ref.size) == 2 and prod(other.shape) == prod(other.ref.size)
-    if is_matrix_of_layer and all(extent == 1 for extent in other.shape[:-2]):
-        transposed = b.permute(other, (*range(len(other.shape) - 2), -1, -2))  # nn.Linear's weight is (out, in)
-        if isinstance(transposed, Stored):  # else it would be computed
-            # Dimensions of extent 1 before the two are those of the result, and not of the layer's weight.
-            shape = (*broadcast(self.shape[:-2], other.shape[:-2]), *self.shape[-2:-1], other.shape[-1])
-            return b.reshape(apply_linear(b, b.wire(self), transposed, None), shape)
+    result = _product_by_linear(b, self, other)
+    if result is not None:
+        return result
     # A vector is a matrix of one column, or of one row, which the result does not have.
     if len(other.shape) == 1:
         column = matmul(b, self, b.reshape(other, (*other.shape, 1)))
@@ -232,6 +231,30 @@ def matmul(b: Builder, self: Any, other: Any, /) -> Any:
         rows = b.emit(make("nn.MM"), flat, b.wire(other), shape=(flat.shape[0], other.shape[-1]))
         return b.reshape(rows, (*first.shape[:-1], other.shape[-1]))
     return product(b, *_broadcast_batches(b, self, other))
+
+
+def _product_by_linear(b: Builder, value: Any, matrix: Any) -> Any:
+    """Return a product of matrices by an nn.Linear that holds the second as its weight; `None` if it cannot.
+
+    The second has to be a parameter of two dimensions, perhaps with more of extent 1 in front.
+
+    Args:
+        b: the builder.
+        value: (…, rows, inner), or a vector.
+        matrix: (…, inner, columns), or a vector.
+    """
+    if not is_parameter(matrix) or len(matrix.ref.size) != 2:
+        return None
+    is_repeated = prod(matrix.shape) != prod(matrix.ref.size)
+    *lead, _, columns = matrix.shape
+    if is_repeated or any(extent != 1 for extent in lead):
+        return None
+    transposed = b.permute(matrix, (*range(len(lead)), -1, -2))  # nn.Linear's weight is (out, in)
+    if not isinstance(transposed, Stored):  # it would be computed
+        return None
+    # Dimensions of extent 1 before the two are those of the result, and not of the layer's weight.
+    shape = (*broadcast(value.shape[:-2], tuple(lead)), *value.shape[-2:-1], columns)
+    return b.reshape(apply_linear(b, b.wire(value), transposed, None), shape)
 
 
 @operation("addmm", lua="nn.Linear, nn.MM, nn.CAdd")
