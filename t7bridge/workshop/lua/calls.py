@@ -135,8 +135,8 @@ class ProgramBuilder(Builder):
     def _outputs(self) -> list[LuaNode]:
         """Return the steps of the values that the program returns, with notes of what is another value in Lua.
 
-        Outputs that Lua cannot have are added to the problems; `None`s are left out. The steps of constants and of
-        tensors of the state dict are added here, and belong to the module of the last call.
+        Outputs that Lua cannot have are added to the problems; `None`s are left out. A constant or a tensor of the
+        state dict becomes a step here, as if the last call, which is still `self.call`, had made it.
         """
         outputs: list[LuaNode] = []
         for item in self.program.outputs:
@@ -192,11 +192,7 @@ class ProgramBuilder(Builder):
         entry = OPERATIONS.get(call.op)
         missing_values = self._missing_arguments(call)
         if missing_values:
-            reasons = [value.reason for value in missing_values]
-            if _is_on_tensors(call):  # what the call lacks itself is named, too
-                reasons.append(self._refusal(entry))
-            # Empty ones are of what is among the problems already, or of the call itself if it could be built.
-            self.problems += [self._problem(reason) for reason in reasons if reason]
+            self._add_problems_of_arguments(call, entry, missing_values)
             return Missing("", call.shape)
         args = tree_map(lambda item: self.env[item.name] if isinstance(item, CallRef) else item, call.args)
         if call.op == "operator.getitem":
@@ -207,6 +203,19 @@ class ProgramBuilder(Builder):
         if 0 in call.shape:
             return self.empty(call.shape)
         return self._built_or_missing(call, entry, args)
+
+    def _add_problems_of_arguments(self, call: TracedCall, entry: Operation | None, missing: list[Missing]) -> None:
+        """Add to the problems why a call lacks arguments, and why it could not be built if it had them.
+
+        Args:
+            call: the call.
+            entry: its operation in the table; `None` if there is none.
+            missing: the arguments that Lua does not have.
+        """
+        reasons = [value.reason for value in missing]  # empty for those that are among the problems already
+        if _is_on_tensors(call):
+            reasons.append(self._refusal(entry))  # empty if it could be built
+        self.problems += [self._problem(reason) for reason in reasons if reason]
 
     def _built_or_missing(self, call: TracedCall, entry: Operation | None, args: dict[str, Any]) -> Any:
         """Return the value of a call by `_build`; if it fails, add to the problems and return a `Missing`."""
@@ -262,11 +271,10 @@ class ProgramBuilder(Builder):
             CannotError: it cannot be expressed.
         """
         args = self._simpler_args(call, entry, args)
-        if call.is_random:
-            if call.name not in self.used:  # as the mask of a dropout that does nothing: no problem
-                return Missing()
+        if call.is_random and call.name not in self.used:  # as the mask of a dropout that does nothing: no problem
+            return Missing()
         # Before the table is asked: PyTorch computes any operation on constants. Random values are drawn in each run.
-        elif self._can_be_computed_now(call, args):
+        if not call.is_random and self._can_be_computed_now(call, args):
             return self.compute(args)
         # Only now: PyTorch takes complex tensors, and the builders their real and imaginary parts.
         args = tree_map(_as_real_and_imaginary, args)

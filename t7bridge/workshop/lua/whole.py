@@ -108,16 +108,13 @@ def bounds_of(kind: str, arguments: Sequence[Bounds], count: float) -> Bounds:
         return _RULES_OF_ONE[kind](*arguments)
     if kind in _RULES_OF_TWO and len(arguments) == 2:
         return _RULES_OF_TWO[kind](*arguments)
-    # Operations that choose among elements, or move them, and those with another number of arguments than in the rules.
+    # The others have rules for all their arguments alike.
     widest = min(low for low, _ in arguments), max(high for _, high in arguments)
     if kind in ("sum", "cumsum"):
         return _repeated(widest, count)
-    if kind in PRODUCTS:
-        # Of 0, 1 and -1, products are the same; of others they are not computed here.
-        if max(map(abs, widest)) > 1:
-            return -inf, inf
-        return -1, 1
-    return widest
+    if kind in PRODUCTS:  # of any number of factors
+        return (-1, 1) if max(map(abs, widest)) <= 1 else (-inf, inf)
+    return widest  # of an operation that chooses among elements, or moves them
 
 
 def _terms(kind: str, first: Bounds, second: Bounds, alpha: Bounds) -> tuple[Bounds, Bounds]:

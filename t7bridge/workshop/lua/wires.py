@@ -122,7 +122,9 @@ class Emitter:
         return Wire(self, step, shape)
 
     def wire(self, value: Any, like: Wire | None = None) -> Any:
-        """Return a value as a wire; constants and tensors of the state dict become nodes that ignore their input.
+        """Return a value as a wire, broadcast; constants and tensors of the state dict become nodes.
+
+        A node of the graph needs an input. Those of constants and tensors ignore its elements.
 
         Args:
             value: a wire, a constant, a tensor of the state dict or a `Scaled`.
@@ -201,22 +203,34 @@ class Emitter:
         own_size = own_size or (1,)
         # Open extents are 1 at first, and repeated last, as often as those of the source.
         static_size = tuple(1 if isinstance(extent, Extent) else extent for extent in shape_of_example) or (1,)
+        wire = self.expand(self._node_of_elements(value, source, own_size, static_size, batch), batch + static_size)
+        if not is_static(shape_of_example):
+            return self.expand(wire, value.shape, like=source)
+        return self.reshape(wire, value.shape)
+
+    def _node_of_elements(
+        self, value: Const | Stored, source: Wire, own_size: Shape, static_size: Shape, batch: Shape
+    ) -> Wire:
+        """Return the elements of a value as a node, perhaps broadcast already; once for each example of a batch.
+
+        Args:
+            value: a constant or a tensor of the state dict.
+            source: the input of the node.
+            own_size: the shape of the elements, without the batch.
+            static_size: the shape to which they are broadcast later, without the batch.
+            batch: the open extent of the batch; or nothing.
+        """
         if isinstance(value, Const):
-            wire = self._constant_layer(self._constant_array(value, own_size, static_size), source, batch)
-        elif value.learned:
+            return self._constant_layer(self._constant_array(value, own_size, static_size), source, batch)
+        if value.learned:
             # An nn.Constant learns nothing. It is ones, and an nn.CMul learns the parameter, as its weight, and repeats
             # it along dimensions of extent 1, the batch among them.
             ones = self._constant_layer(np.ones(static_size, "f4"), source, batch)
             size = (1,) * len(batch) + own_size
-            wire = ones >> make("nn.CMul", *size, weight=value.ref.resized(size))
-        else:
-            # Of a buffer, whose elements take the place of the zeros.
-            zeros = np.zeros(own_size, "f4")
-            wire = self._constant_layer(zeros, source, batch, value=value.ref.resized(own_size))
-        wire = self.expand(wire, batch + static_size)
-        if not is_static(shape_of_example):
-            return self.expand(wire, value.shape, like=source)
-        return self.reshape(wire, value.shape)
+            return ones >> make("nn.CMul", *size, weight=value.ref.resized(size))
+        # Of a buffer, whose elements take the place of the zeros.
+        zeros = np.zeros(own_size, "f4")
+        return self._constant_layer(zeros, source, batch, value=value.ref.resized(own_size))
 
     def _constant_layer(self, array: Any, source: Wire, batch: Shape, **fields: WeightRef) -> Wire:
         """Apply an nn.Constant, which returns an array whatever its input is: once, or once for each example.
@@ -276,7 +290,7 @@ class Emitter:
         are_wires = isinstance(first, Wire) and isinstance(second, Wire)
         if are_wires and name == "nn.CMulTable" and first.step is second.step:  # x * x, for which Lua has a layer
             return first >> make("nn.Square")
-        if name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):
+        if name in (*LAYERS_WITH_PARAMETER, "nn.CSubTable"):  # a difference is a sum with the negative
             wire = self._combine_with_parameter(name, first, second)
             if wire is not None:
                 return wire
@@ -289,7 +303,7 @@ class Emitter:
     def _combine_with_parameter(self, name: str, first: Any, second: Any) -> Any:
         """Apply a layer that holds one of two values as its weight; return `None` if none can.
 
-        One value has to be a wire and the other one a parameter.
+        One value has to be a wire, and the other one a parameter that is not transposed.
 
         Args:
             name: of the layer of two values that it replaces: nn.CAddTable, nn.CMulTable or nn.CSubTable.
@@ -338,8 +352,8 @@ class Emitter:
         if reshaped is not None:
             return reshaped
         wire = self.wire(value)
-        # First of what a view was made of, whose view is not needed then. But the new one may need an extent that only
-        # the view before it can infer.
+        # A view of a view needs only the last one, of the value before the first; unless that has an extent open which
+        # only the first can infer.
         for source in (self.before_view(wire), wire):
             reshaped = self._reshape_by_one_layer(source, shape)
             if reshaped is not None:
@@ -423,13 +437,13 @@ class Emitter:
         if isinstance(value, Const) and is_static(value.shape):
             return Const(value.value.expand(value.shape).permute(order), shape)
         longer_axes = [axis for axis in order if value.shape[axis] != 1]
-        # Where only dimensions of extent 1 move, no element does: the value gets another shape. Tensors of the state
-        # dict that are broadcast or transposed cannot be reshaped.
-        moves_elements = longer_axes != sorted(longer_axes)
-        if not moves_elements and (not isinstance(value, Stored) or value.is_contiguous):
-            return self.reshape(value, shape)
+        moves_elements = longer_axes != sorted(longer_axes)  # and not only dimensions of extent 1
+        if not moves_elements:
+            # The value gets another shape. Tensors of the state dict that are broadcast or transposed cannot.
+            can_be_reshaped = not isinstance(value, Stored) or value.is_contiguous
+            return self.reshape(value, shape) if can_be_reshaped else self._transpose(value, order)
         is_matrix = len(longer_axes) == 2 and all(extent == 1 for extent in shape[:-2])
-        if moves_elements and is_matrix and isinstance(value, Stored):
+        if is_matrix and isinstance(value, Stored):
             transposed = self._transposed_matrix(value, shape)
             if transposed is not None:
                 return transposed
@@ -477,8 +491,8 @@ class Emitter:
         """Repeat a value along dimensions of extent 1, and along new dimensions in front.
 
         Args:
-            value: a wire, a constant or a tensor of the state dict; what is no wire stays none, and is repeated when it
-                becomes one, see `wire`.
+            value: a wire, a constant or a tensor of the state dict. The last two are not repeated here, but when they
+                become wires, see `wire`: only their shape changes.
             shape: of the result. Open extents that are in neither value are fixed as in the example.
             like: a value with the batch of the result in its first dimension, if `value` does not have it; by default
                 an input of the program.
@@ -490,8 +504,8 @@ class Emitter:
         if value.shape == shape:
             return value
         if isinstance(value, Wire):
-            wire = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
-            return self._expand_wire(wire, shape, like)
+            in_lua = Wire(self, value.step, value.shape or (1,))  # Lua has no tensor without dimensions
+            return self._expand_wire(in_lua, shape, like)
         for own_extent, extent in zip(reversed(value.shape), reversed(shape)):
             if own_extent != 1:
                 _require_equal(own_extent, extent)

@@ -69,19 +69,34 @@ def same(b: Builder, self: Any) -> Any:
     if wanted == dtype or not isinstance(self, (Wire, Const, Stored)):
         return self
     if isinstance(self, Const):  # one that is broadcast to an open shape: others are computed by PyTorch
-        is_rounded = wanted.startswith(("bool", "int", "uint"))
-        return b.constant(self.array().astype(wanted), self.shape) if is_rounded else self
+        if wanted.startswith(("bool", "int", "uint")):
+            return b.constant(self.array().astype(wanted), self.shape)
+        return self  # Lua's constants are of the model's own type
+    return _converted(b, self, dtype, wanted)
+
+
+def _converted(b: Builder, value: Wire | Stored, dtype: str, wanted: str) -> Any:
+    """Return a value of one element type as one of another: with values that this type has.
+
+    Args:
+        b: the builder.
+        value: the value.
+        dtype: its element type in PyTorch; empty if unknown.
+        wanted: the other type.
+
+    Raises:
+        CannotError: floats become whole numbers without a sign.
+    """
     if wanted == "bool":
-        return b.wire(self) >> is_nonzero(b, dtype)
-    # Whole numbers and masks are floats in Lua already.
-    if not dtype.startswith(("float", "bfloat")):
-        return self
+        return b.wire(value) >> is_nonzero(b, dtype)
+    if not dtype.startswith(("float", "bfloat")):  # whole numbers and masks, which are floats in Lua already
+        return value
     if wanted.startswith("int"):
-        return _rounded_to_0(b.wire(self))
+        return _rounded_to_0(b.wire(value))
     if not wanted.startswith(("float", "bfloat", "complex")):
         raise CannotError(f"converts to {wanted}")
     _remark_precision(b, wanted)
-    return self
+    return value
 
 
 def _remark_precision(b: Builder, wanted: str) -> None:
@@ -161,8 +176,8 @@ def with_part(
     count = (end - begin + step - 1) // step  # rounded up
     if count == 0:
         return self
-    # In PyTorch, `src` has this shape already. Its extent may still be open where the conditions of `_range` have made
-    # `count` a number, which it becomes here.
+    # In PyTorch, `src` has this shape. Its extent may be an `Extent` from before the conditions of `_range`, by which
+    # `count` is a number: `expand` fixes that, too.
     src = b.expand(src, replace_axis(self.shape, dim, count))
     if step != 1:  # elements that are apart, whose positions have to be numbers
         return b.replace_at(self, np.arange(int(begin), int(end), step), src, dim)
@@ -282,8 +297,8 @@ def slice_(b: Builder, self: Any, dim: Axis, start: Any, end: Any, step: int) ->
     # An open range that is empty in the example is so for all inputs: `make_static` fixes it, and `emit` refuses it.
     if in_example(count) == 0:
         make_static(count)
-    # A range up to a distance from the end is one layer for any extent. Below, conditions on open extents are added,
-    # and a constant or weight is cut when the model is built.
+    # First by the layer for any extent: all other ways add conditions on open extents. A constant or weight needs no
+    # layer.
     if isinstance(self, Wire) and step == 1:
         narrow = _narrow_to_end(dim, start, end)
         if narrow is not None:
@@ -364,10 +379,10 @@ def triangle_of(b: Builder, self: Any, diagonal: int) -> Any:
     # The upper triangle is what is outside of the lower one that ends a diagonal below.
     lower = lower_triangle(b, size, diagonal if is_lower else diagonal - 1)
     mask = lower if is_lower else 1 - lower
-    # What is one number everywhere may be a single element, and takes the open shape of the mask.
     number = number_of(self)
     if number is None:
         return fill_where(b, self, 1 - mask, 0.0)
+    # What is one number everywhere is a single element here: the mask has the open shape.
     if isfinite(number):
         return b.expand(mask * number, b.shape)
     # Infinity times the zeros would be NaN.
@@ -719,16 +734,26 @@ def _as_one_dimension(b: Builder, value: Any, indexed: list[tuple[int, Any]]) ->
     extents = make_static(*value.shape[first:behind])
     indices = [b.constant(item.array()) if isinstance(item, OpenRange) else item for _, item in indexed]
     merged = b.reshape(value, (*value.shape[:first], prod(extents), *value.shape[behind:]))
+    return merged, _merged_indices(b, indices, extents)
+
+
+def _merged_indices(b: Builder, indices: list[Any], extents: tuple[int, ...]) -> Any:
+    """Return indices of several dimensions, which broadcast, as indices of the dimension that these are merged to.
+
+    Args:
+        b: the builder.
+        indices: of each dimension, negative ones from its end.
+        extents: of each dimension.
+    """
     if all(isinstance(index, Const) for index in indices):
-        numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # negative ones from the end
+        numbers = [index.array() % extent for index, extent in zip(indices, extents)]  # from the front
         shape = broadcast(*(index.shape for index in indices))
-        return merged, b.constant(np.ravel_multi_index(numbers, extents), shape)
+        return b.constant(np.ravel_multi_index(numbers, extents), shape)
     # i, j, k of dimensions of extents I, J, K: (i * J + j) * K + k.
-    numbers = [_from_front(b, index, extent) for index, extent in zip(indices, extents)]
-    total = numbers[0]
-    for number, extent in zip(numbers[1:], extents[1:]):
+    total, *others = (_from_front(b, index, extent) for index, extent in zip(indices, extents))
+    for number, extent in zip(others, extents[1:]):
         total = b.combine("nn.CAddTable", b.wire(total) * extent, number)
-    return merged, total
+    return total
 
 
 def _from_front(b: Builder, index: Any, extent: int) -> Any:
@@ -767,13 +792,21 @@ def index_put(b: Builder, self: Any, indices: Any, values: Any, accumulate: bool
     if isinstance(item, Const):
         item = b.constant(item.array() % int(self.shape[axis]), item.shape)  # negative ones from the end
         if not accumulate:
-            positions = np.broadcast_to(item.array(), make_static(*item.shape)).reshape(-1)
-            values = b.reshape(values, replace_axis(self.shape, axis, len(positions)))
-            return b.replace_at(self, positions, values, axis)
+            return _replaced_at_constants(b, self, axis, item, values)
     is_one_row = len(item.shape) <= 1  # `_scattered` takes no other
     if "layers" not in b.allow or not is_one_row:
         raise CannotError("adds to elements, or chooses them by the inputs; --allow layers writes a layer")
     return _scattered(b, self, axis, item, values, accumulate)
+
+
+def _replaced_at_constants(b: Builder, value: Any, axis: int, positions: Const, values: Any) -> Any:
+    """Return a value with other slices at constant positions of a dimension, not negative and of any shape.
+
+    `values` are the slices: the dimensions of the positions are in place of the one.
+    """
+    numbers = np.broadcast_to(positions.array(), make_static(*positions.shape)).reshape(-1)
+    slices = b.reshape(values, replace_axis(value.shape, axis, len(numbers)))
+    return b.replace_at(value, numbers, slices, axis)
 
 
 def _filled_by_mask(b: Builder, value: Any, axis: int, mask: Any, number: float) -> Any:
@@ -919,19 +952,24 @@ def embedding(b: Builder, weight: Any, indices: Any, padding_idx: int, scale_gra
         scale_grad_by_freq: whether gradients are divided by the number of times that a row occurs.
     """
     if isinstance(indices, Const):
-        numbers = indices.array()
-        # Only nn.LookupTable scales gradients, or leaves out those of the padding.
-        has_own_gradient = scale_grad_by_freq or (numbers == padding_idx).any()
-        if not has_own_gradient or not is_parameter(weight):
-            flat_rows = b.gather_constant(weight, numbers, axis=0)
-            rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
-            return b.expand(rows, b.shape)  # the constant's own shape may be one that is broadcast
+        # Only nn.LookupTable, which holds a parameter, scales gradients, or leaves out those of the padding.
+        has_option = scale_grad_by_freq or (indices.array() == padding_idx).any()
+        if not has_option or not is_parameter(weight):
+            return _rows_at_constants(b, weight, indices)
     indices = b.wire(indices)
     if is_parameter(weight):
         return _looked_up(b, weight, indices, padding_idx, scale_grad_by_freq)
     if "layers" not in b.allow:
         raise CannotError("the rows are computed, or are not a parameter; --allow layers gathers them")
     return at_indices(b, b.wire(weight, like=indices), axis=0, index=indices)
+
+
+def _rows_at_constants(b: Builder, weight: Any, indices: Const) -> Any:
+    """Return rows of a table by constant indices, in the shape of the result."""
+    numbers = indices.array()
+    flat_rows = b.gather_constant(weight, numbers, axis=0)
+    rows = b.reshape(flat_rows, (*numbers.shape, *weight.shape[1:]))
+    return b.expand(rows, b.shape)  # the indices may be a few that are broadcast
 
 
 def _looked_up(b: Builder, weight: Stored, indices: Wire, padding_idx: int, scale_grad_by_freq: bool) -> Any:
@@ -997,8 +1035,8 @@ def embedding_bag(
     if padding_idx is not None and padding_idx >= 0:
         raise CannotError("a row does not count in its bag")
     # Bags of equal size are the rows of a matrix.
-    shape_of_value, *_ = b.shape  # those of several results
-    bags = shape_of_value[0]
+    shape_of_value, *_ = b.shape  # of four results, of which the others are `missing`
+    bags, _ = shape_of_value
     size_of_bags = _size_of_bags(offsets, indices, include_last_offset)
     matrix = b.reshape(indices, (bags, size_of_bags))
     layer = _rows_layer(weight, padding_idx=-1, scale_grad_by_freq=scale_grad_by_freq)
@@ -1019,7 +1057,7 @@ def _size_of_bags(offsets: Any, indices: Wire, include_last_offset: bool) -> Any
         include_last_offset: whether the offsets end with the number of indices.
 
     Raises:
-        CannotError: the bags have not all the same size, or it depends on the inputs.
+        CannotError: the bags have not all the same size, one at least, or it depends on the inputs.
     """
     if isinstance(offsets, OpenRange):  # 0, step, 2 step, …
         return offsets.step
