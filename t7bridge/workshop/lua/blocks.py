@@ -158,7 +158,7 @@ def _nearest_containers(layer: LuaLayer, block_of: dict[LuaLayer, Block]) -> lis
 
 
 def _structure(layer: LuaLayer, prefix: str, suffix: str, program: Program) -> Any:
-    """Return a key that is equal for containers that one function can create.
+    """Return the structure of a container, a value that is equal for containers that one function can create.
 
     Args:
         layer: the container.
@@ -167,22 +167,22 @@ def _structure(layer: LuaLayer, prefix: str, suffix: str, program: Program) -> A
         program: the traced program, for the shapes of the tensors.
     """
 
-    def key_of_settings(part: LuaLayer) -> Any:
+    def structure_of_settings(part: LuaLayer) -> Any:
         """Return the numbers of arguments; their values may differ, and become parameters of the function."""
         values, _ = constructor_values(part)
         return len(values), tuple((name, len(args)) for name, args in part.calls)
 
-    def key_of_weight(ref: WeightRef) -> Any:
-        """Return what must be equal of a tensor: its key without prefix and suffix, and how it is written."""
+    def structure_of_weight(ref: WeightRef) -> Any:
+        """Return what must be equal of a tensor: its key without prefix and suffix, and how the source writes it."""
         middle = ref.key[len(prefix) :].removesuffix(suffix)
-        # `writer` writes a tensor by its key alone, or with its size, and with a start and a mark if it has them.
+        # The source has the key alone for a whole tensor; else its size, too, and a start and a mark if it has them.
         has_start = ref.start != 0
         rank = len(program.state[ref.key].shape)
-        form = (is_whole(ref, program), has_start, ref.transposed, rank)
+        written_as = (is_whole(ref, program), has_start, ref.transposed, rank)
         has_suffix = suffix != ""
-        return middle, has_suffix, form
+        return middle, has_suffix, written_as
 
-    return structure_of(layer, key_of_settings, key_of_weight)
+    return structure_of(layer, structure_of_settings, structure_of_weight)
 
 
 def is_whole(ref: WeightRef, program: Program) -> bool:

@@ -339,11 +339,10 @@ class Builder(Emitter):
             operands.append(value if number is None else number)
         if any(isinstance(operand, Wire) for operand in operands):
             return operands
-        # A layer needs an input. A tensor of several elements would become a wire anyway, one of one element could; a
-        # number of the source is the last choice, as there is no tensor for it.
+        # A layer needs an input: the operand that can best be one becomes a wire.
         costs = [_cost_as_wire(value, operand) for value, operand in zip(values, operands)]
-        chosen = costs.index(min(costs))
-        operands[chosen] = self.wire(values[chosen])
+        cheapest = costs.index(min(costs))
+        operands[cheapest] = self.wire(values[cheapest])
         return operands
 
     def _counted_if_float(self, value: Any) -> Any:
@@ -404,8 +403,8 @@ class Builder(Emitter):
     def _part_of_open_count(self, value: Any, axis: int, start: int, count: Extent) -> Any:
         """Return as many elements of a dimension as an extent of the inputs, by nn.Index of their positions.
 
-        `None` if nn.Narrow can do it, as only a number of elements, whatever the inputs are, stays behind those; if no
-        layers can count the elements when the model runs; or if the dimension of the example has fewer.
+        `None` where another way is needed, or is better: nn.Narrow, if the elements behind those are as many for all
+        inputs.
 
         Args:
             value: a wire, a constant or a tensor of the state dict.
@@ -423,7 +422,7 @@ class Builder(Emitter):
         if not has_enough:
             return None
         numbers_from_1 = positions_from_1(self, count)
-        if numbers_from_1 is None:
+        if numbers_from_1 is None:  # no layers can count them when the model runs
             return None
         indices = (numbers_from_1 + start) >> as_indices()
         shape = replace_axis(value.shape, axis, count)
@@ -482,10 +481,8 @@ class Builder(Emitter):
         # The extent of the last value does not matter, and may be open.
         extents = make_static(*(item.shape[axis] for item in values[:-1]))
         ranges = _ranges_of(indices, extents)
-        # A parameter can be the weight of an nn.LookupTable, a matrix whose rows the layer takes. A single range of
-        # rows needs no layer, see `narrow`.
-        is_table = not others and is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
-        if is_table and axis == 0 and len(ranges) > 1:
+        # A single range of rows of a table needs no layer, see `narrow`.
+        if not others and axis == 0 and _is_table(value) and len(ranges) > 1:
             return self._rows_of_table(value, indices)
         if len(ranges) < MOST_RANGES:
             parts = [self.narrow(values[part.number], axis, part.start, part.count) for part in ranges]
@@ -526,6 +523,11 @@ class Builder(Emitter):
         return self.gather_constant(value, sources, axis, part)
 
 
+def _is_table(value: Any) -> bool:
+    """Return whether a value can be the weight of an nn.LookupTable, a matrix whose rows the layer takes."""
+    return is_parameter(value) and value.is_contiguous and len(value.ref.size) <= 2
+
+
 @define(frozen=True)
 class _Range:
     """Consecutive elements of one of several values.
@@ -562,16 +564,16 @@ def _ranges_of(indices: Any, extents: tuple[int, ...]) -> list[_Range]:
 
 
 def _cost_as_wire(value: Any, operand: Any) -> int:
-    """Return what it costs to make a wire of a value, which could be a number in a formula: 0, 1 or 2, in an order.
+    """Return what it costs to make a wire of a value instead of a number in a formula: 0, 1 or 2, from best to worst.
 
     Args:
         value: a number or a tensor.
         operand: the number that it is everywhere, or the value itself if it has several elements.
     """
     if not isinstance(operand, float):
-        return 0  # a tensor of several elements
+        return 0  # a tensor of several elements, which cannot be a number
     if isinstance(value, (int, float)):
-        return 2  # a number of the source
+        return 2  # a number of the source, for which a tensor has to be made
     return 1  # a tensor of one element
 
 

@@ -99,7 +99,7 @@ class Check:
         low: the least size, 1 or more; not used if the size is fixed.
         high: the largest size; `None` if there is none, or the size is fixed.
         equal: the first dimension of any input whose size this one has to equal; `None` if this is the first itself,
-            or there is no other. `checks_of` sets it.
+            there is no other, or both are batches. `checks_of` sets it.
     """
 
     axis: int
@@ -180,11 +180,14 @@ def _at_most(most: int) -> LuaLayer:
 
 
 def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
-    """Return the sizes that each dimension of each input, of the given shapes, may have.
+    """Return the sizes that each dimension of each input may have; `None` if no layers can check those of one.
 
-    `None` if the sizes of a dimension are not a progression, or depend on those of another in another way than that
-    both are equal: conditions are added to `sizes`, which fix its symbols as in the example, and the program has to be
-    built again.
+    That is so if they are not a progression, or depend on those of another dimension in another way than that both are
+    equal. Then conditions that fix them as in the example are added to `sizes`, and the program has to be built again.
+
+    Args:
+        shapes: of the inputs.
+        sizes: what is known of the symbols of their extents; may receive conditions.
     """
     checks: list[list[Check]] = []
     first_axes: dict[Any, InputAxis] = {}  # the symbols of an extent → the first dimension of any input with them
@@ -196,14 +199,13 @@ def checks_of(shapes: list[Shape], sizes: Sizes) -> list[list[Check]] | None:
                 continue
             symbols = extent.expr.free_symbols
             first_number, first_axis = first_axes.setdefault(frozenset(symbols), (number, axis))
-            is_equal = shapes[first_number][first_axis] == extent  # n, and not 2n where the first is n
+            is_equal_to_first = shapes[first_number][first_axis] == extent  # n, and not 2n where the first is n
             check = _linear_check(axis, extent.expr, sizes)
-            if check is None or not is_equal:
+            if check is None or not is_equal_to_first:
                 sizes.conditions += [sympy.Eq(symbol, sizes.example[symbol]) for symbol in symbols]
                 return None
             is_first = (number, axis) == (first_number, first_axis)
-            # Of batches it is not told: see `inputs_of_other_batches`.
-            are_batches = axis == first_axis == 0
+            are_batches = axis == first_axis == 0  # `inputs_of_other_batches` has them compared
             if not is_first and not are_batches:
                 check.equal = (first_number, first_axis)
             checks[number].append(check)

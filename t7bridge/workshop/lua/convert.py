@@ -165,38 +165,46 @@ def _add_guards(steps: _Steps) -> bool:
     Args:
         steps: of the program; receives the layers.
     """
-    # Of all inputs, before a guard is between one of them and the layers that check sizes themselves.
-    checked = [checked_by_layers(step, steps.builder.steps) for step in steps.inputs]
-    pairs_of_batches = inputs_of_other_batches(steps.inputs, steps.builder.steps)
-    has_guards = False
+    # All guards are made before one is inserted: what the layers check themselves is seen where they take the inputs.
+    guards: list[tuple[LuaLayer, list[LuaNode]]] = []  # each with the input that it guards, and the one it compares
     for number, step in enumerate(steps.inputs):
-        layer = guard(steps.checks[number], number, checked[number])
+        layer = guard(steps.checks[number], number, checked_by_layers(step, steps.builder.steps))
         if layer is not None:
-            _insert(layer, [step], steps)
-            has_guards = True
+            guards.append((layer, [step]))
+    for step, axis, other, other_axis in _pairs_to_compare(steps):
+        guards.append((guard_of_pair(len(step.shape), axis, len(other.shape), other_axis), [step, other]))
+    for layer, inputs in guards:
+        _insert(layer, inputs, steps)
+    return bool(guards)
+
+
+def _pairs_to_compare(steps: _Steps) -> list[tuple[LuaNode, int, LuaNode, int]]:
+    """Return the dimensions of two inputs that have to be equal, and that no layer compares: input, axis, input, axis.
+
+    The second input is an earlier one.
+    """
+    pairs = []
     for number, step in enumerate(steps.inputs):
         for check in steps.checks[number]:
             if check.equal is None:  # no other dimension has to be as long
                 continue
             other_number, other_axis = check.equal
-            if other_number == number:  # the input's own guard has compared it
-                continue
-            other = steps.inputs[other_number]
-            layer = guard_of_pair(len(step.shape), check.axis, len(other.shape), other_axis)
-            _insert(layer, [step, other], steps)
-            has_guards = True
-    for step, other in pairs_of_batches:
-        _insert(guard_of_pair(len(step.shape), 0, len(other.shape), 0), [step, other], steps)
-        has_guards = True
-    return has_guards
+            if other_number != number:  # two dimensions of one input are compared by its own guard
+                pairs.append((step, check.axis, steps.inputs[other_number], other_axis))
+    batch = 0  # the dimension
+    for step, other in inputs_of_other_batches(steps.inputs, steps.builder.steps):
+        pairs.append((step, batch, other, batch))
+    return pairs
 
 
 def _insert(layer: LuaLayer, inputs: list[LuaNode], steps: _Steps) -> None:
-    """Put a layer behind an input, or behind its copy from whole numbers, as layers are of the model's own type.
+    """Put a layer between an input and all that takes it.
+
+    An input of whole numbers has a copy of the model's own type, as the layer needs it: that is the input here.
 
     Args:
         layer: takes the input, or a table of it and others, and returns the input.
-        inputs: the input, which it guards; behind it the others.
+        inputs: the input, which it guards; behind it the others. They stay the input steps.
         steps: of the program; receives the layer, and is changed so that all that took the input takes its output.
     """
     ordered = steps.builder.steps

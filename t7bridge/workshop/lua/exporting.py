@@ -72,7 +72,7 @@ def export_module(
         module: the module, or a script module.
         inputs: example inputs.
         own_backwards: receives the names of the user's classes of `torch.autograd.Function`, which have a backward of
-            their own, as often as they are applied in any attempt.
+            their own, as often as they are applied.
         freedom: the extents that may be open at most.
 
     Raises:
@@ -88,7 +88,7 @@ def export_module(
         exported = _most_open(exporters, inputs, own_backwards, freedom)
         if exported is not None:
             return exported
-    own_backwards.clear()  # of the attempts that failed, whose classes the last one applies again
+    own_backwards.clear()  # the attempts that failed have added names, which this one adds again
     try:
         return export_plainly(runner, inputs, dynamic_shapes=None, own_backwards=own_backwards)
     except Exception as error:
@@ -110,7 +110,7 @@ def _most_open(
     """
     with_fixed_batch: Any = None
     for level in (Freedom.ALL, Freedom.BATCH):
-        if level < freedom:  # a lower number is more freedom
+        if level < freedom:  # more extents open than may be
             continue
         for export in exporters:
             exported = export(inputs, own_backwards, level)
@@ -516,11 +516,12 @@ def _is_internal(guard: Any, condition: Any, is_read_by_user: bool) -> bool:
     path = getattr(frame, "filename", "")
     is_in_torch = path.startswith((TORCH_FOLDER, "<"))  # `<` for a graph that PyTorch runs
     if not is_in_torch:
-        # A line of the user, at which PyTorch's functions in C++ compare, too: only they require extents to differ.
+        # At a line of the user, functions of PyTorch in C++ that it calls make conditions, too. Those that two extents
+        # differ are theirs, unless the user's code reads them.
         return isinstance(condition, sympy.Ne) and not is_read_by_user
     if not isinstance(condition, sympy.Eq):  # of the layout of memory, or of what is too small
         return True
-    if len(condition.free_symbols) < 2:  # that an extent equals a number
+    if len(condition.free_symbols) < 2:  # that an extent equals a number: needed
         return False
     return any(path.endswith(file) and frame.name == name for file, name in _COMPARE_NUMBERS_OF_ELEMENTS)
 

@@ -17,7 +17,7 @@ DETACH = torch.ops.aten.detach.default
 
 
 def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tuple[ExportedProgram, list[str]]:
-    """Return a program without changes in place, and texts for the user of what Lua does otherwise for that.
+    """Return a program without changes in place, and texts for the user of what it computes otherwise in Lua.
 
     Most are changes of a value that only they use, as by `ReLU(inplace=True)`: the same operation that returns a new
     value will do. Only if others remain, PyTorch rewrites the whole program, which takes four times as long as all else
@@ -29,7 +29,8 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     """
     graph = exported.graph
     _inline_blocks(exported.graph_module)  # first: what follows looks at one graph
-    _undetach_parameters(exported)  # which have a gradient, so that the note is of other values
+    # Changes of `parameter.data`, as to clip a weight, leave it its gradient: they are not meant by the note.
+    _undetach_parameters(exported)
     notes = []
     if any(value.target is DETACH for node in graph.nodes for value in _changed_values(node)):
         notes.append("forward changes values by their data: these have no gradient in Lua")
@@ -37,7 +38,7 @@ def make_functional(exported: ExportedProgram, operations: frozenset[str]) -> tu
     graph.eliminate_dead_code(_is_needed)
     if not any(_changed_values(node) for node in graph.nodes):
         return exported, notes
-    # PyTorch would leave out dropouts, which do nothing in evaluation: see `operation_of`.
+    # PyTorch would leave out dropouts, which do nothing in evaluation. `operation_of` names the placeholders as them.
     for node in graph.nodes:
         node.target = _PLACEHOLDERS.get(node.target, node.target)
     exported.graph_module.recompile()
@@ -210,17 +211,15 @@ def _inline_block(module: Any, node: Any) -> None:
         module: the graph module, which is changed.
         node: the call of the block. Its arguments are the settings, the graph of its body, and the inputs of that.
     """
-    # The number of settings before the body depends on the kind of block.
+    # Behind the settings, whose number depends on the kind of block.
     body_position = next(number for number, item in enumerate(node.args) if getattr(item, "op", "") == "get_attr")
     body = getattr(module, node.args[body_position].target)
     inputs = node.args[body_position + 1 :]
     _inline_blocks(body)  # it may contain others
     with module.graph.inserting_before(node):
         results = _copy_body(body, inputs, module, prefix=f"{node.name}_")
-        # Of a block for gradients, the first setting is whether they are recorded; autocast keeps them.
-        enabled, *_ = node.args
-        is_grad_enabled = node.target.__name__ != _GRADIENTS or enabled
-        if not is_grad_enabled:
+        first_setting, *_ = node.args  # of a block for gradients: whether they are recorded
+        if node.target.__name__ == _GRADIENTS and not first_setting:
             results = [_detached(module.graph, item) for item in results]
     for item in [*node.users]:  # `operator.getitem(block, number)`
         _, number = item.args

@@ -415,8 +415,8 @@ class Sizes:
         if sizes is None:
             return False
         low = max(sizes.low, self.low_of(symbol))
-        known_highs = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
-        high = min(known_highs, default=None)
+        limits = [high for high in (sizes.high, self.high.get(symbol)) if high is not None]
+        high = min(limits, default=None)
         if low == high:  # one size is left, that of the example
             return False
         if low > self.low_of(symbol):
@@ -532,34 +532,44 @@ def _repetition_of(expr: Any) -> _Repetition | None:
     """Return how an expression goes on; `None` if it is not known, as of products of two sizes and divisions by one.
 
     Args:
-        expr: of one symbol: a number, or a relation of numbers.
+        expr: of sympy, with one symbol: a number, or a relation of numbers.
     """
-    if expr.is_Integer:
+    if expr.is_Integer:  # its line is 0
         return _Repetition(period=1, offset=abs(int(expr)), start=0)
     if expr.is_Symbol:
         return _Repetition(period=1, offset=0, start=0)
-    kinds: Any = tuple(_FUNCTIONS)
-    if not isinstance(expr, kinds):
+    parts = _repetitions_of_parts(expr)
+    if parts is None:
         return None
-    parts: list[_Repetition] = []
-    for arg in expr.args:
-        part = _repetition_of(arg)
-        if part is None:
-            return None
-        parts.append(part)
     if isinstance(expr, sympy.Mul):
         return _repetition_of_product(expr.args, parts)
     if isinstance(expr, _DIVISIONS):
-        _, divisor = expr.args  # the dividend is the first part
-        return _repetition_of_division(parts[0], divisor, is_rest=not isinstance(expr, FloorDiv))
+        dividend, _ = parts
+        _, divisor = expr.args
+        return _repetition_of_division(dividend, divisor, is_rest=not isinstance(expr, FloorDiv))
     period = lcm(*(part.period for part in parts))
     offset = sum(part.offset for part in parts)
     start = max(part.start for part in parts)
     if isinstance(expr, sympy.Add):
         return _Repetition(period, offset, start)
-    # Of a comparison, a larger or smaller value, or of conditions that are combined. The distance of two lines that are
-    # not parallel grows by 1 a period at least, and is then larger than both offsets.
+    # A comparison, Max, Min, or conditions that are combined: from where on one part is always above the other. The
+    # distance of two lines that are not parallel grows by 1 a period at least: after so many periods it is larger than
+    # both offsets.
     return _Repetition(period, offset, max(start, (offset + 1) * period))
+
+
+def _repetitions_of_parts(expr: Any) -> list[_Repetition] | None:
+    """Return how each argument of a function in `_FUNCTIONS` goes on; `None` for another, or if one is not known."""
+    functions: Any = tuple(_FUNCTIONS)
+    if not isinstance(expr, functions):
+        return None
+    parts: list[_Repetition] = []
+    for argument in expr.args:
+        part = _repetition_of(argument)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
 
 
 def _repetition_of_product(factors: Any, parts: list[_Repetition]) -> _Repetition | None:
@@ -613,12 +623,8 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
         period: with which the sizes repeat from `end` on.
     """
     step = _distance_to_nearest(sizes, example)
-    members = set(sizes)
-    low = high = example
-    while low - step in members:
-        low -= step
-    while high + step in members:
-        high += step
+    low = _last_in_steps(sizes, example, -step)
+    high = _last_in_steps(sizes, example, step)
     has_others_between = any(low < size < high and (size - low) % step for size in sizes)
     if has_others_between:
         return None
@@ -630,6 +636,15 @@ def _progression_in(sizes: list[int], example: int, least: int, end: int, period
     if low - step < least:
         low = least
     return _Progression(step, low, None if is_endless else high)
+
+
+def _last_in_steps(sizes: list[int], first: int, step: int) -> int:
+    """Return the last size that equal steps, up or down, reach from a first one without leaving the given sizes."""
+    members = set(sizes)
+    last = first
+    while last + step in members:
+        last += step
+    return last
 
 
 def _distance_to_nearest(sizes: list[int], example: int) -> int:

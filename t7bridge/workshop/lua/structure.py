@@ -97,7 +97,7 @@ def _with_calls_as_steps(steps: list[LuaNode], depth: int, users: Users) -> list
             result += run
         elif _can_be_one_step(run, users):
             result.append(_as_one_step(run, call, depth, users))
-        # A first step that joins several values can be in the outer module instead.
+        # The module takes several values, but only its first step does, which can be in the outer module instead.
         elif len(run[0].inputs) > 1 and _can_be_one_step(run[1:], users):
             result.append(_moved_out(run[0], call, depth))
             result.append(_as_one_step(run[1:], call, depth, users))
@@ -120,10 +120,9 @@ def _moved_out(step: LuaNode, call: ModuleCall, depth: int) -> LuaNode:
 
 
 def _as_one_step(run: list[LuaNode], call: ModuleCall, depth: int, users: Users) -> LuaNode:
-    """Combine the steps of a module's call into one, and return it.
+    """Make the last step of a module's call one that computes all of its steps, and return it.
 
-    It is the object of the last step, changed, as the steps behind it refer to that one. What the last step was is a
-    new object inside.
+    That object is changed, as the steps behind it refer to it. What it was is a new object, inside its layer.
 
     Args:
         run: the steps in order, which take one value.
@@ -132,17 +131,17 @@ def _as_one_step(run: list[LuaNode], call: ModuleCall, depth: int, users: Users)
         users: see `_with_calls_as_steps`.
     """
     (source,) = _sources(run)
-    *steps, combined = _with_calls_as_steps(run, depth + 1, users)
-    last = LuaNode(combined.layer, combined.inputs, combined.shape, combined.stack)
-    steps.append(last)
+    *steps, last = _with_calls_as_steps(run, depth + 1, users)
+    last_inside = LuaNode(last.layer, last.inputs, last.shape, last.stack)
+    steps_inside = [*steps, last_inside]
     input_inside = LuaNode(None, [], source.shape)
-    for step in steps:
+    for step in steps_inside:
         step.inputs = [input_inside if item is source else item for item in step.inputs]
-    combined.layer = _assemble([input_inside], steps, [last])
-    combined.layer.path = call.path
-    combined.inputs = [source]
-    combined.stack = combined.stack[:depth]
-    return combined
+    last.layer = _assemble([input_inside], steps_inside, [last_inside])
+    last.layer.path = call.path
+    last.inputs = [source]
+    last.stack = last.stack[:depth]
+    return last
 
 
 def _sources(run: list[LuaNode]) -> list[LuaNode]:

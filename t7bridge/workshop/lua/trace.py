@@ -172,9 +172,9 @@ def trace(
 def _trace_program(
     exported: ExportedProgram, inputs: tuple[Any, ...], operations: frozenset[str], freedom: Freedom
 ) -> Program:
-    """Read a program of the user as it is if its examples have fixed sizes, else trace the module that runs it.
+    """Read a program of the user as it is, or trace the module that runs it if other extents than the batch are open.
 
-    A program that leaves other extents than the batch open may only be expressed with fewer of them open.
+    Such a program may only be expressed with fewer of them open, as `freedom` says; a trace leaves no more open.
 
     Args:
         exported: the program, which is not changed.
@@ -187,7 +187,7 @@ def _trace_program(
         UnsupportedError: see `trace`.
     """
     check_program_inputs(exported, inputs)
-    if not has_fixed_examples(exported):
+    if not has_fixed_examples(exported):  # besides their number
         return _trace_module(exported.module(), inputs, operations, freedom, has_modes=False)
     with open_sizes():  # for the calls that are decomposed
         return _read_functional(copy_program(exported), module=None, operations=operations, inputs=inputs)

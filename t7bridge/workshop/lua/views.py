@@ -36,6 +36,7 @@ def view_layer(before: Shape, after: Shape) -> LuaLayer | None:
     if after == (*(1,) * count_added, *before) and not is_static(after):
         # Two or more dimensions in front. An nn.View adds all at once, but may have to infer too many extents.
         return sequential(*(make("nn.Unsqueeze", 1) for _ in range(count_added)))
+    # An nn.View infers one extent, and the number of examples besides if it is told their rank.
     rank = _rank_of_examples(before, after)
     if rank is not None and _count_open(after[1:]) < 2:
         return _view_of_examples(after[1:], rank)

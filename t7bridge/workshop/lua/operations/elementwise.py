@@ -529,7 +529,7 @@ def _compared_type(b: Builder) -> str:
     note=NOTE,
 )
 def compare(b: Builder, self: Any, other: Any) -> Any:
-    """Return 1 where a comparison holds, and 0 elsewhere."""
+    """Return 1 where a comparison holds."""
     first, second = b.operands(self, other)
     is_with_nan = any(isinstance(value, float) and value != value for value in (first, second))
     if is_with_nan:
