@@ -533,7 +533,7 @@ class _Traceable(TorchFunctionMode):
     """While it is active, functions that `torch.export` cannot trace for any size run as others that it can."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch, or others that compute the same: PyTorch calls this instead of each.
+        """Call a function of PyTorch, or others that compute the same: PyTorch calls this in place of any function.
 
         An exported graph cannot have `tensor.data`, and has `max_pool1d` for one length only.
 

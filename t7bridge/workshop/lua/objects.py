@@ -56,13 +56,7 @@ class ObjectMaker:
 
         The order of the fields is ours: Lua's tables have none.
         """
-        type_name = f"torch.{self.element.lua}Tensor"
-        if layer.name == "nn.gModule":
-            # Its constructor removes the output and the gradient that other layers have, and takes no arguments that
-            # become fields: these are made of the nodes.
-            obj = TorchObject(layer.name, version=1, fields=Table.of({"_type": type_name}))
-        else:
-            obj = self._constructed(layer, type_name)
+        obj = self._constructed(layer)
         if layer.name == "nn.SeqLSTM":  # whose tensors are put together of several
             self._fill_lstm(obj, layer.weights)
         else:
@@ -81,13 +75,13 @@ class ObjectMaker:
             obj["modules"] = Table.from_list([self.make(child) for child in layer.children])
         return obj
 
-    def _constructed(self, layer: LuaLayer, type_name: str) -> TorchObject:
-        """Return an object with the fields that its constructor sets, without weights and children.
-
-        Args:
-            layer: any but an nn.gModule.
-            type_name: of the tensors, as Lua has it.
-        """
+    def _constructed(self, layer: LuaLayer) -> TorchObject:
+        """Return an object with the fields that its constructor sets, without those of weights, children and graphs."""
+        type_name = f"torch.{self.element.lua}Tensor"
+        if layer.name == "nn.gModule":
+            # Its constructor removes the output and the gradient that other layers have, and takes no arguments that
+            # become fields: `_make_gmodule` makes these of the nodes.
+            return TorchObject(layer.name, version=1, fields=Table.of({"_type": type_name}))
         output = Tensor(self.element, None)
         gradient = Tensor(self.element, None)
         fields = Table.of({"_type": type_name, "output": output, "gradInput": gradient})

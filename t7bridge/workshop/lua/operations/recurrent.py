@@ -140,12 +140,12 @@ def _is_zero(state: Any) -> bool:
 def _run_unrolled(
     b: Builder, time: int, states: list[Any], value: Wire, cell: list[Any], number: int, backward: bool
 ) -> tuple[Wire, list[Wire]]:
-    """Run a cell over a sequence, step by step; return its outputs and its last states.
+    """Run a cell over a sequence, step by step; return its outputs, joined in the order of the input, and last states.
 
     Args:
         b: the builder.
         time: the dimension of the steps.
-        states: the first states of all cells.
+        states: the first states of all cells, (cells, batch, hidden): h, and for an LSTM c.
         value: the sequence.
         cell: the parameters of the cell.
         number: of the cell among those of all layers and directions, 0-based.
@@ -158,8 +158,9 @@ def _run_unrolled(
     current = [_initial(b, state, number, b.select(value, time, 0)) for state in states]
     steps = range(value.shape[time])
     outputs = []
+    kind = b.kind  # the operations have the names of the cells
     for step in reversed(steps) if backward else steps:
-        current = _step(b, b.kind, w_hh, b_hh, b.select(gates, time, step), current)
+        current = _step(b, kind, w_hh, b_hh, b.select(gates, time, step), current)
         output, *_ = current
         outputs.append(output)
     if backward:
