@@ -200,7 +200,7 @@ class ProgramBuilder(Builder):
             return results[number]
         if not _is_on_tensors(call):
             return None  # its value, a number of sizes, is an `Extent` in the arguments of others
-        if 0 in call.shape:
+        if 0 in call.shape:  # an open extent is not 0, which needs no condition
             return self.empty(call.shape)
         return self._built_or_missing(call, entry, args)
 
@@ -212,7 +212,9 @@ class ProgramBuilder(Builder):
             entry: its operation in the table; `None` if there is none.
             missing: the arguments that Lua does not have.
         """
-        reasons = [value.reason for value in missing]  # empty for those that are among the problems already
+        # A value that a call failed to build has an empty reason: it is among the problems already. One that no call
+        # builds, as a further result that Lua's layer does not return, is a problem of each call that takes it.
+        reasons = [value.reason for value in missing]
         if _is_on_tensors(call):
             reasons.append(self._refusal(entry))  # empty if it could be built
         self.problems += [self._problem(reason) for reason in reasons if reason]

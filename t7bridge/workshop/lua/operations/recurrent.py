@@ -153,7 +153,7 @@ def _run_unrolled(
     """
     for param in cell:
         check_learned(param, "weight")
-    w_ih, w_hh, b_ih, b_hh = cell if len(cell) == 4 else (*cell, None, None)  # without biases
+    w_ih, w_hh, b_ih, b_hh = cell if len(cell) == 4 else (*cell, None, None)  # two parameters: without biases
     gates = apply_linear(b, value, w_ih, b_ih)  # the products of all steps at once
     current = [_initial(b, state, number, b.select(value, time, 0)) for state in states]
     steps = range(value.shape[time])
@@ -278,13 +278,9 @@ def recurrent(
         batch_first: see `input`.
     """
     directions = 2 if bidirectional else 1
-    params_of_cell = 4 if has_biases else 2
-    has_projections = len(params) != params_of_cell * num_layers * directions  # which have a parameter more
-    if has_projections:
-        raise CannotError("projections are not composed")
+    cells = _params_of_cells(params, has_biases, num_layers * directions)
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
-    cells = [params[start : start + params_of_cell] for start in range(0, len(params), params_of_cell)]
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
     dropout = dropout or dropout_between_layers(b.module)
     if "rnn" in b.allow and _fits_rnn(b, states, params):
@@ -292,6 +288,24 @@ def recurrent(
     time = 1 if batch_first else 0
     _remark_length(b, int(input.shape[time]))
     return _run_layers(b, input, cells, directions, dropout, partial(_run_unrolled, b, time, states))
+
+
+def _params_of_cells(params: list[Any], has_biases: bool, count: int) -> list[list[Any]]:
+    """Return the parameters of all cells as a list for each.
+
+    Args:
+        params: the parameters, one cell after the other.
+        has_biases: whether each cell has two of them.
+        count: the number of cells.
+
+    Raises:
+        CannotError: they have projections.
+    """
+    count_in_cell = 4 if has_biases else 2
+    has_projections = len(params) != count_in_cell * count  # each is a parameter more
+    if has_projections:
+        raise CannotError("projections are not composed")
+    return [params[start : start + count_in_cell] for start in range(0, len(params), count_in_cell)]
 
 
 def _remark_length(b: Builder, length: int) -> None:
