@@ -267,23 +267,12 @@ def notes_on_gradients(modules: dict[str, nn.Module], parameters: dict[str, torc
     return notes
 
 
-def dropout_between_layers(module: Any) -> float:
-    """Return the probability of the dropout between the layers of a torch.nn.LSTM, GRU or RNN; 0 for other modules.
-
-    PyTorch traces evaluation, in which the operation that the module calls has the probability 0.
-
-    Args:
-        module: the module that contains the call; `None` if there is none.
-    """
-    return module.dropout if isinstance(module, nn.RNNBase) else 0.0
-
-
 def dropout_of_attention(module: Any) -> float:
     """Return the probability of the dropout of the weights in a torch.nn.MultiheadAttention; 0 for other modules.
 
-    In evaluation, which PyTorch traces, the module drops none.
+    In evaluation, which PyTorch traces, the module passes 0 to its operations. The recurrent modules pass their own.
 
     Args:
-        module: see `dropout_between_layers`.
+        module: the module that contains the call; `None` if there is none.
     """
     return module.dropout if isinstance(module, nn.MultiheadAttention) else 0.0

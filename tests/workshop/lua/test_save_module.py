@@ -946,25 +946,45 @@ class MultiheadAttention(nn.Module):
         return self.dropout(nn.functional.scaled_dot_product_attention(query, query, x))
 
 
-class Reader(nn.LSTM):
-    """Has another name than the module of torch.nn that it is."""
+def test_the_dropout_of_an_attention_is_told_by_class_and_not_by_name(tmp_path):
+    """It is 0 in evaluation: the probability is that of the module, if it is torch.nn's.
 
-
-def test_dropouts_inside_modules_are_told_by_class_and_not_by_name(tmp_path):
-    """The operations of torch.nn's modules have none in evaluation, and those of other modules have their own.
-
-    An attention computes its weights by two operations: by one of them if it returns them, as it does by default.
+    That module computes its weights by one operation if it returns them, as it does by default, and else by another.
     """
     heads = torch.randn(2, 1, 8)
     for module, inputs, probabilities in (
         (MultiheadAttention().eval(), torch.randn(2, 5, 8), [0.5]),
-        (Reader(4, 3, num_layers=2, dropout=0.25).eval(), torch.randn(3, 2, 4), [0.25]),
+        (nn.LSTM(4, 3, num_layers=2, dropout=0.25).eval(), torch.randn(3, 2, 4), [0.25]),  # which has it in evaluation
         (nn.MultiheadAttention(8, 2, dropout=0.25).eval(), (heads, heads, heads), [0.25]),
         (nn.MultiheadAttention(8, 2, dropout=0.25).eval(), (heads, heads, heads, None, False), [0.25]),
     ):
         t7bridge.save_module(module, tmp_path / "m.t7", inputs, force=True)
         objects = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
         assert [obj["p"] for obj in objects if obj.class_name == "nn.Dropout"] == probabilities
+
+
+class ActiveDropouts(nn.Module):
+    """Drops values in evaluation, too: in an attention, or between recurrent layers."""
+
+    def __init__(self, is_attention):
+        super().__init__()
+        self.is_attention = is_attention
+        self.layers = nn.LSTM(4, 4, num_layers=2, dropout=0.25)
+
+    def forward(self, x):
+        if self.is_attention:
+            return nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.25)
+        weights = self.layers._flat_weights
+        states = torch.zeros(2, 2, 2, 4)
+        return torch.lstm(x, (states[0], states[1]), weights, True, 2, 0.25, True, False, False)[0]
+
+
+@pytest.mark.parametrize("is_attention", [True, False])
+def test_dropouts_that_are_active_in_evaluation_are_noted(is_attention, tmp_path):
+    """Lua's act in training only."""
+    module = ActiveDropouts(is_attention).eval()
+    report = t7bridge.save_module(module, tmp_path / "m.t7", torch.randn(3, 2, 4))
+    assert any("active in evaluation too" in note.message for note in report.notes)
 
 
 class ComparedWithNan(nn.Module):

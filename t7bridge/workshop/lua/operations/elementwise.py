@@ -210,6 +210,9 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.emit(layer, self)
 
 
+ACTIVE_DROPOUT = "a dropout that is active in evaluation too becomes nn.Dropout, which acts in training only"
+
+
 @operation("dropout native_dropout", lua="nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
 def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
@@ -218,7 +221,7 @@ def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     if p >= 1:
         raise CannotError("Lua has no dropout of all elements")
     if train:
-        b.remark("a dropout that is active in evaluation too becomes nn.Dropout, which acts in training only")
+        b.remark(ACTIVE_DROPOUT)
     return b.emit(make("nn.Dropout", p), input)
 
 

@@ -28,7 +28,7 @@ from ..build import (
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Shape, is_static
 from ..training import dropout_of_attention
-from .elementwise import softmax_of
+from .elementwise import ACTIVE_DROPOUT, softmax_of
 
 
 def linear_layer(weight: Stored, bias: Stored | None) -> LuaLayer:
@@ -337,7 +337,7 @@ def attention(
         key: (…, keys, features).
         value: (…, keys, features of the result).
         attn_mask: see `_add_mask`; `None` for none.
-        dropout_p: the probability with which a weight becomes 0 in training; 0 if a module of torch.nn has it.
+        dropout_p: the probability with which a weight becomes 0, in evaluation; not 0 only if the source says so.
         is_causal: whether a query has only the keys up to its own position.
         scale: by which the products are multiplied; `None` for 1 / the root of the number of features.
         enable_gqa: whether there are fewer heads of keys and values, each for several heads of queries.
@@ -349,6 +349,8 @@ def attention(
     scores = product(b, query, key, transpose_second=True) * factor
     scores = _add_mask(b, scores, attn_mask, is_causal)
     weights = softmax_of(b, scores, dim=len(scores.shape) - 1)
+    if dropout_p:
+        b.remark(ACTIVE_DROPOUT)
     probability = dropout_p or dropout_of_attention(b.module)
     if probability:
         weights = b.emit(make("nn.Dropout", probability), weights)

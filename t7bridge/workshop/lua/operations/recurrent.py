@@ -15,7 +15,7 @@ from ..build import Builder, Const, Learned, Missing, Stored, Wire, check_learne
 from ..layers import LuaLayer, LuaNode, graph_of, make
 from ..sizes import CannotError
 from ..trace import CallRef, tree_leaves
-from ..training import dropout_between_layers
+from .elementwise import ACTIVE_DROPOUT
 from .linear import apply_linear, linear_layer
 from .shape import stack as join_steps
 
@@ -258,6 +258,7 @@ def recurrent(
     has_biases: bool,
     num_layers: int,
     dropout: float,
+    train: bool,
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
@@ -273,7 +274,8 @@ def recurrent(
         params: the parameters of all cells in one list: of each w_ih and w_hh, and b_ih and b_hh if `has_biases`.
         has_biases: see `params`.
         num_layers: the number of layers, of one cell each, or of two if `bidirectional`.
-        dropout: the probability between layers; 0 if a module of torch.nn has it.
+        dropout: the probability between layers, in training.
+        train: whether it acts in evaluation, too, for which PyTorch traces.
         bidirectional: whether a second cell of each layer runs from the last step to the first.
         batch_first: see `input`.
     """
@@ -282,7 +284,8 @@ def recurrent(
     if len(input.shape) != 3:
         raise CannotError("the input is not a batch")
     states = hx if b.kind == "lstm" else [hx]  # h and c, or h
-    dropout = dropout or dropout_between_layers(b.module)
+    if train and dropout:
+        b.remark(ACTIVE_DROPOUT)
     if "rnn" in b.allow and _fits_rnn(b, states, params):
         return _by_layers_of_rnn(b, input, cells, directions, dropout, batch_first)
     time = 1 if batch_first else 0
