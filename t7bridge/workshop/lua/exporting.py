@@ -417,6 +417,11 @@ def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, .
     for extent, size in _sizes_of_open_extents(exported, inputs):
         if extent.node.expr.is_Symbol and size is not None:
             values.setdefault(extent.node.expr, int(size))
+    # Symbols that PyTorch found to be equal to others, and replaced, are no extents any more: theirs follow.
+    for symbol in environment.replacements:
+        replacement = environment.replace(symbol)
+        if replacement.free_symbols <= values.keys():
+            values[symbol] = int(replacement.xreplace(values))
     # Then of the trace, for all other symbols.
     for symbol, size in _sizes_in_trace(environment).items():
         values.setdefault(symbol, int(size))

@@ -301,6 +301,25 @@ def test_a_batch_of_one_is_converted_as_such(tmp_path: Path) -> None:
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), x.tanh())
 
 
+class Added(nn.Module):
+    """Adds two inputs, whose batches PyTorch then takes for one size."""
+
+    def forward(self, x, y):
+        return x.tanh() + y
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches_that_are_equal_stay_open(batch: int, tmp_path: Path) -> None:
+    """Also those of one example, though PyTorch traces two."""
+    example = (torch.randn(batch, 4), torch.randn(batch, 4))
+    report = t7bridge.save_module(Added(), tmp_path / "m.t7", example_inputs=example)
+    assert any("any x n, any x n;" in note.message for note in report.notes)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")([x, x + 1]), Added()(x, x + 1))
+    with pytest.raises(RuntimeError):
+        t7bridge.load_module(tmp_path / "m.t7")([x, x[:2]])
+
+
 class Nested(nn.Module):
     """Decides by a quotient of a quotient, which grows by 1 with each 25 elements."""
 
