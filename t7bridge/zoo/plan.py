@@ -288,7 +288,7 @@ def make_plan(
     if names.has_wanted_names:  # otherwise no name is chosen
         for output in journal.outputs():  # those of gone inputs, too: these files are still there
             names.reserve(output)
-    # An input that failed as a foreign file was in the way is retried by comparing both; `force` replaces the file.
+    # An input that failed because of a foreign file is retried by comparing its output with that file.
     existing = _ExistingFiles(journal, folder, settings, compares_foreign=retry_failed, force=force)
     for fresh_inputs in batches(journal.fresh()):
         planner.plan_fresh(fresh_inputs, existing)
@@ -545,9 +545,9 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
 
     @lru_cache(_FOLDERS_CHECKED)
     def is_in_source(subfolder: str) -> bool:
-        """Return whether a subfolder of the output folder is in a source; empty for the output folder itself.
+        """Return whether a subfolder is a source or in one; an empty text is the output folder itself.
 
-        What links do not lead out of the output folder is in none, although the folder may be inside one.
+        The output folder may be inside a source: only sources that links lead to, or that it contains, count.
         """
         place = join(folder.place, subfolder) if subfolder else folder.place
         return is_inside(place, roots, outside_of=own)
