@@ -221,8 +221,9 @@ class _SetLimit(argparse.Action):
         if text == "help":
             _print_limits()
             raise SystemExit(0)
-        if text.isdecimal() and hasattr(namespace, "max_files"):
-            # What `zoo` called its number of files in earlier releases.
+        is_zoo = hasattr(namespace, "max_files")  # an option that no other verb has
+        if is_zoo and text.isdecimal():
+            # `--limit N` is what `zoo` called its number of files in earlier releases.
             print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
             namespace.max_files = int(text)
             return

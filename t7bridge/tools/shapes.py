@@ -8,7 +8,7 @@ PyTorch runs the model on its meta device, which allocates no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..conversion.inputs import Inputs, parse_inputs
@@ -71,20 +71,22 @@ class Shapes:
         output: of its output.
         source: their origin, in words.
         is_guess: whether they are for an input that only the layers suggest.
-        values: of input and output, where they were inferred or computed; `None` where unknown.
+        input_value: of its input, where it was inferred or stated; `None` where unknown.
+        output_value: of its output, where it was inferred, computed or recorded; `None` where unknown.
     """
 
     input: str = ""
     output: str = ""
     source: str = ""
     is_guess: bool = False
-    values: tuple[Value, Value] = (None, None)
+    input_value: Value = None
+    output_value: Value = None
 
     @property
     def sizes(self) -> dict[str, list[Any]]:
         """Sizes of each tensor of `input` and `output`, if known: in lists as the tensors are, `None` if one is not."""
         sizes = {}
-        for name, value in zip(("input", "output"), self.values):
+        for name, value in (("input", self.input_value), ("output", self.output_value)):
             if value:
                 sizes[name] = _sizes(value)
         return sizes
@@ -138,7 +140,7 @@ def infer(blocks: list[Block]) -> Shapes:
     best = _best_guess(blocks, is_recorded)
     if best is None:
         source = "of the last forward before the file was saved" if is_recorded else ""
-        return Shapes(output=shape_text(root.shape), source=source, values=(None, [*root.shape]))
+        return Shapes(output=shape_text(root.shape), source=source, output_value=[*root.shape])
     model_input, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
@@ -148,8 +150,14 @@ def infer(blocks: list[Block]) -> Shapes:
         source = f"for an input of {_text(model_input)}, {_GUESS}"
     # A block has no shape where its output is a list with an unknown element, or lists in it.
     output = shape_text(root.shape) or _text(trial.output)
-    values = (model_input, [*root.shape] or trial.output)
-    return Shapes(_text(model_input), output, source, is_guess=not is_recorded, values=values)
+    return Shapes(
+        _text(model_input),
+        output,
+        source,
+        is_guess=not is_recorded,
+        input_value=model_input,
+        output_value=[*root.shape] or trial.output,
+    )
 
 
 def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
@@ -218,12 +226,13 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
-    is_guess = wanted in ("guess", ("guess",))
+    is_guess = wanted in ("guess", ("guess",))  # the command line has a tuple of all texts
     candidates: list[Examples] = []
     if is_guess:
         candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
         candidates.append(parse_inputs(wanted, limits=limits))
+    # Raised if there is no candidate.
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
         try:
@@ -237,7 +246,8 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         if is_guess:
             source += f", {_GUESS}"
         root = blocks[0]
-        return Shapes(text, shape_text(root.shape), source, is_guess, values=(inputs, [*root.shape]))
+        output = shape_text(root.shape)
+        return Shapes(text, output, source, is_guess, input_value=inputs, output_value=[*root.shape])
     raise problem
 
 
@@ -379,21 +389,27 @@ class Evaluation(Kinds):
         Returns:
             `ANY` if it is unknown.
         """
-        rule = traits_of(spec.target).output
         if self._depth > _DEEPEST:  # each level of the model takes calls of Python
             return ANY
+        rule = traits_of(spec.target).output
         if kind.origin is not None:
             self._note_entered(spec, kind.origin)
-            if rule is same:  # the output is as unknown as the input, and still that element for the next layer
+            # An output of the input's shape is as unknown, and counts as that element for the next layer.
+            if rule is same:
                 return kind
         self._depth += 1
-        output = super().visit(spec, kind)
+        output = super().visit(spec, kind)  # an error, where a layer refuses its input, ends the evaluation
         self._depth -= 1
-        if rule is fold and output.shape is not None:  # a sum or product: all terms have the shape of the result
-            for item in kind.items or ():
-                if item.origin is not None:
-                    self.fitting_shapes[item.origin] = output.shape
+        is_sum_or_product = rule is fold
+        if is_sum_or_product and output.shape is not None:
+            self._note_fitting(kind.items or (), output.shape)
         return output
+
+    def _note_fitting(self, terms: Iterable[Kind], shape: Shape) -> None:
+        """Note in `fitting_shapes` that unknown elements of the input, terms of a sum or product, have its shape."""
+        for term in terms:
+            if term.origin is not None:
+                self.fitting_shapes[term.origin] = shape
 
     def _note_entered(self, spec: ModuleSpec, origin: tuple[int, ...]) -> None:
         """Note in `entered` that the input, or an element of it, enters a module: the first one that determines it."""

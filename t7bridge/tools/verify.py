@@ -475,7 +475,7 @@ class _TorchComparer:
     def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
         """Return the pairs in two containers, each with its key, in order.
 
-        None, and a difference is added, if their kinds or lengths differ.
+        If their kinds or lengths differ, that is added as a difference, and there are no pairs.
 
         Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
 

@@ -66,7 +66,7 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     Args:
         blocks: all of them, each before those inside it.
     """
-    numbers: dict[object, int] = {}
+    number_by_appearance: dict[object, int] = {}
     appearances: dict[int, int] = {}
     """The number of the appearance of each block, by its id: the same for blocks that look the same."""
     folds: dict[int, list[Fold]] = {}
@@ -74,7 +74,7 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         inside = [appearances[id(inner)] for inner in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
         appearance = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
-        appearances[id(block)] = numbers.setdefault(appearance, len(numbers))
+        appearances[id(block)] = number_by_appearance.setdefault(appearance, len(number_by_appearance))
         runs = _runs_in_container(block, inside)
         if runs:
             folds[id(block)] = runs
@@ -236,8 +236,8 @@ class _Surroundings:
         second = run.repetition(1)
         stop = run.blocks.stop
         for node in range(second.start, stop):
-            before = node - run.period
-            # Most nodes have the flows of the node before, and all inside the run: these need no closer look.
+            before = node - run.period  # the same node in the repetition before
+            # Most nodes have the flows of that node, and all inside the run: these need no closer look.
             is_alike = self._distances[node] == self._distances[before]
             is_inside = run.start <= self._lowest[before] and self._highest[node] < stop
             if not (is_alike and is_inside) and not self._has_flows_of_repetition_before(run, node):

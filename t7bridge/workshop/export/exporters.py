@@ -90,13 +90,13 @@ def export_onnx(
     """
     onnxruntime, operators = _onnx_packages()
     example = _example_call(module, inputs, dynamic)
-    exported_module = _with_layers_of_onnx(module)
-    shapes = _dynamic_shapes(example.arguments, dynamic)
-    others = _of_other_images(exported_module, example.arguments, shapes, dynamic)
+    module_for_onnx = _with_layers_of_onnx(module)
+    dynamic_shapes = _dynamic_shapes(example.arguments, dynamic)
+    others = _arguments_of_other_images(module_for_onnx, example.arguments, dynamic_shapes, dynamic)
     names = [item.name for item in _flat(inputs)]
-    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(operators))
+    to_onnx = _onnx_exporter(module_for_onnx, names, list(outputs), _translations(operators))
     with _quiet():
-        onnx_program = _exported(to_onnx, exported_module, example.arguments, shapes)
+        onnx_program = _exported(to_onnx, module_for_onnx, example.arguments, dynamic_shapes)
         _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
     try:
@@ -124,10 +124,12 @@ def _onnx_packages() -> tuple[Any, Any]:
     return onnxruntime, opset18
 
 
-def _of_other_images(
+def _arguments_of_other_images(
     module: nn.Module, arguments: tuple[Any, ...], shapes: Any, dynamic: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Return the arguments of a call with other heights and widths that a module takes; none if these are not dynamic.
+
+    With them the exported file is compared with the module a second time.
 
     Args:
         module: the module.
@@ -143,7 +145,7 @@ def _of_other_images(
     # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
     with _quiet():
         program = _exported(_to_program, module, arguments, shapes)
-        return _of_other_sizes(program, arguments, dynamic)
+        return _arguments_of_other_sizes(program, arguments, dynamic)
 
 
 def _session_of(onnxruntime: Any, path: str) -> Any:
@@ -232,7 +234,7 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
             torch.export.save(program, path)
             program_of_file = torch.export.load(path)
             results = [_computed_by_program(program_of_file, example.arguments)]
-            others = _of_other_sizes(program_of_file, example.arguments, dynamic)
+            others = _arguments_of_other_sizes(program_of_file, example.arguments, dynamic)
             results += [_computed_by_program(program_of_file, arguments) for arguments in others]
         except ModelError:  # the program takes no other sizes
             raise
@@ -366,7 +368,9 @@ _INCREASES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """Pixels that are added to heights and widths to find other sizes that a program takes."""
 
 
-def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> list[tuple[Any, ...]]:
+def _arguments_of_other_sizes(
+    program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """Return the arguments of a call with other heights and widths that a program takes; none if these are not dynamic.
 
     Args:

@@ -135,7 +135,6 @@ def export(request: Export) -> ExportReport:
 
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
-    # Under its own name, as ONNX finds the weights by the name of the file next to it.
     with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
         if _suffix_of(target) == ".onnx":
             result = export_onnx(module, inputs, temporary, request.output, dynamic)
@@ -201,9 +200,10 @@ def _dynamic_names(dynamic: str | Sequence[str]) -> tuple[str, ...]:
 
 @contextmanager
 def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[str, int]]]:
-    """Provide a path for a file that may have others beside it, and a dict for the sizes of all of them by name.
+    """Provide a path for a file that may have others beside it, and a dict that gets the sizes of all of them by name.
 
-    They get their names only if the context ends without an error; the file that refers to the others the last.
+    When the context ends without an error, they get their names, the file that refers to the others last, and the dict
+    is filled. After an error none of them appears.
 
     Args:
         target: the file that is to appear, and whose folder the others appear in.
@@ -220,6 +220,7 @@ def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[st
         raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
     try:
         files: dict[str, int] = {}
+        # Files of ONNX name the file with the weights that is next to them: all have their final names already.
         name_of_target = os.path.basename(target)
         yield os.path.join(scratch, name_of_target), files
         for name in sorted(os.listdir(scratch), key=lambda name: name == name_of_target):
