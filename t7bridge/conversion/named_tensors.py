@@ -432,10 +432,7 @@ def name_tensors(
     Raises:
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
-    flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
-    if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
-        # Once more with one name for each tensor; if that is too much, too, it is an error below.
-        flat = flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
+    flat = _flat_for(goal, value, limits)
     _leave_out_unwritable(flat, goal)
     _note_storages(flat, report)
     _check_repeats(flat.tensors, limits)
@@ -456,6 +453,23 @@ def name_tensors(
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
     _note_sharing(named, separate, goal, report)
     return named
+
+
+def _flat_for(goal: FormatSpec, value: Any, limits: Limits) -> Flat:
+    """Return the tensors of a value under the names of all their places, or of their first ones.
+
+    The latter if, in shared containers, they would repeat far more bytes than there are. `_check_repeats` refuses what
+    does so even then.
+
+    Args:
+        goal: the format.
+        value: builtins with tensors in them.
+        limits: resource limits.
+    """
+    flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
+    if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
+        return flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
+    return flat
 
 
 def _note_storages(flat: Flat, report: Report) -> None:
@@ -598,7 +612,9 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if table not in open_texts or sizes[table] + size > text_bytes:
-            open_texts[table] = joined[names.reserve(table)] = {}
+            new_text: dict[str, Any] = {}
+            joined[names.reserve(table)] = new_text
+            open_texts[table] = new_text
             sizes[table] = 0
         open_texts[table][key] = scalar
         sizes[table] += size

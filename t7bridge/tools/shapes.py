@@ -169,12 +169,13 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     """
     best: tuple[Value, Evaluation] | None = None
     fewest_doubts = 0
-    trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
-    for likely_input in _likely_inputs(blocks, trial.entered):
+    with_unknown_input = evaluate(blocks, None)  # finds the layers that the input enters
+    steps_left = with_unknown_input.steps_left
+    for likely_input in _likely_inputs(blocks, with_unknown_input.entered):
         # What one trial leaves of its steps bounds the next: the work of all together is limited.
-        model_input, trial = _evaluated_with_fitting(blocks, likely_input, trial.steps_left)
-        has_run_out = trial.steps_left < 0
-        if has_run_out:
+        model_input, trial = _evaluated_with_fitting(blocks, likely_input, steps_left)
+        steps_left = trial.steps_left
+        if steps_left < 0:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue
@@ -232,22 +233,38 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
         candidates.append(parse_inputs(wanted, limits=limits))
-    # Raised if there is no candidate.
+    inputs, outputs = _first_accepted(candidates, module, path, blocks, limits)
+    _set_shapes(blocks, outputs)
+    text = inputs_text(inputs, "×")
+    source = f"for an input of {text}"
+    if is_guess:
+        source += f", {_GUESS}"
+    root = blocks[0]
+    return Shapes(text, shape_text(root.shape), source, is_guess, input_value=inputs, output_value=[*root.shape])
+
+
+def _first_accepted(
+    candidates: list[Examples], module: TorchObject, path: str, blocks: list[Block], limits: Limits
+) -> tuple[Examples, Outputs]:
+    """Return the first of some inputs that a model accepts, and the outputs of its modules for it.
+
+    Args:
+        candidates: the inputs.
+        module: the model.
+        path: its path in the file.
+        blocks: the model's.
+        limits: resource limits.
+
+    Raises:
+        ModelError: it accepts none, as the error for the last one says; or there is none.
+        UnsupportedError: the rules leave an output open, and PyTorch is not installed.
+    """
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
         try:
-            outputs = _outputs_of_modules(module, path, inputs, blocks, limits)
+            return inputs, _outputs_of_modules(module, path, inputs, blocks, limits)
         except ModelError as error:
-            problem = error  # raised below if this was the last candidate
-            continue
-        _set_shapes(blocks, outputs)
-        text = inputs_text(inputs, "×")
-        source = f"for an input of {text}"
-        if is_guess:
-            source += f", {_GUESS}"
-        root = blocks[0]
-        output = shape_text(root.shape)
-        return Shapes(text, output, source, is_guess, input_value=inputs, output_value=[*root.shape])
+            problem = error
     raise problem
 
 

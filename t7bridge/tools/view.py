@@ -252,15 +252,18 @@ class _Surroundings:
             run: the run.
             node: of the second repetition or a later one.
         """
+        # Flows inside the run: from the node's own repetition, and from earlier ones.
         within, from_earlier = self._flows_inside(run, node)
         within_before, from_earlier_before = self._flows_inside(run, node - run.period)
         if within != within_before:
             return False
         # The first repetition has no earlier one, so that the second is not compared with it.
-        if node >= run.repetition(2).start and from_earlier != from_earlier_before:
+        is_in_second = node < run.repetition(2).start
+        if not is_in_second and from_earlier != from_earlier_before:
             return False
-        # From and to other nodes: the same node in this repetition and the two before. The first repetition takes the
-        # input of the run, and the last returns its output, so that these are not asked.
+        # Flows from and to nodes outside the run: those of the same node in this repetition and the two before have to
+        # be equally far from one another. The first repetition takes the input of the run, and the last returns its
+        # output: these flows may be different ones.
         same_nodes = range(node - 2 * run.period, node + 1, run.period)
         start_of_second = run.repetition(1).start
         start_of_last = run.repetition(run.count - 1).start

@@ -331,7 +331,7 @@ class _Planner:
             updated = self._updated(recorded, present)
             if updated.status == FAILED and retry_failed:
                 updated = evolve(updated, status=PLANNED)
-            if updated == recorded:  # also what an interrupted run has planned as it is now, and not come to
+            if updated == recorded:  # also an input that an interrupted run has planned, and not come to: it stays so
                 continue
             if updated.status == PLANNED:
                 fresh.append((present, recorded.output))
@@ -354,7 +354,8 @@ class _Planner:
         has_same_stamp = recorded.stamp == present.stamp and present.bytes in (0, recorded.bytes)
         if not has_same_stamp:
             updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
-            if recorded.status != PLANNED and not _has_same_content(present, recorded):
+            has_outcome = recorded.status != PLANNED  # of content that it may no longer have
+            if has_outcome and not _has_same_content(present, recorded):
                 self.plan.changed.add(recorded.name)
                 return evolve(updated, status=PLANNED)
         if recorded.status == DONE and self.folder.size(recorded.output) != recorded.output_bytes:

@@ -142,6 +142,8 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
         elif settings.flush:
             flush_to_disk(target)
         if settings.draw:
+            # Before an output in a store is uploaded: an input that fails, as when drawing it takes too long, uploads
+            # none.
             _draw(record, settings, source, picture_of(place))
     # Here an output in a store is uploaded.
     record.output_hash, record.output_bytes = hash_and_size

@@ -184,7 +184,7 @@ def _computed_by_onnx(session: Any, names: list[str], arguments: tuple[Any, ...]
 
 def _onnx_exporter(
     module: nn.Module, names: list[str], output_names: list[str], table: dict[Any, Callable[..., Any]]
-) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
+) -> _Exporter:
     """Return a function that exports a module, or a part of it, as ONNX, as `_exported` calls it.
 
     Args:
@@ -505,14 +505,18 @@ def _to_program(module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> A
     return torch.export.export(module, arguments, dynamic_shapes=shapes)
 
 
-def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
+_Exporter = Callable[[nn.Module, tuple[Any, ...], Any], Any]
+"""Exports a module for arguments, with the dynamic shapes of these, or raises any exception."""
+
+
+def _exported(exporter: _Exporter, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
     """Return the result of an exporter; if it refuses the module, the error names the layer.
 
     Args:
-        exporter: exports a module for arguments, with dynamic shapes.
+        exporter: of the file's format.
         module: the module.
         arguments: its arguments.
-        shapes: the dynamic shapes.
+        shapes: the dynamic shapes of these; `None` if all sizes are fixed.
 
     Raises:
         UnsupportedError: it refuses the module.
@@ -530,11 +534,11 @@ def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shap
         ) from error
 
 
-def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
+def _refused(exporter: _Exporter, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
     """Return the first innermost module that cannot be exported alone: path, class and error; `None` if all can be.
 
     Args:
-        exporter: see `_exported`.
+        exporter: has refused the whole.
         module: the whole.
         arguments: its arguments, by which those of the modules inside are determined.
     """
