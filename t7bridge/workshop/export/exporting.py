@@ -203,7 +203,7 @@ def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[st
     """Provide a path for a file that may have others beside it, and a dict that gets the sizes of all of them by name.
 
     When the context ends without an error, they get their names, the file that refers to the others last, and the dict
-    is filled. After an error none of them appears.
+    is filled; otherwise they are removed.
 
     Args:
         target: the file that is to appear, and whose folder the others appear in.
