@@ -14,7 +14,7 @@ from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
 from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
-from ..formats.table import Document
+from ..formats.table import Document, one_or_list
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -514,11 +514,11 @@ def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
 def outline_lines(
     source: Readable, at: str | None, depth: int | None, items: int | None, limits: Limits
 ) -> Iterator[str]:
-    """Yield the outline of the values of a file, or of what is at a path in the first.
+    """Yield the outline of the values of a file, or of what is at a path.
 
     Args:
         source: a path, bytes, or a binary file object.
-        at: the path; `None` for all values.
+        at: the path, `root[1]` for the second of several values; `None` for all values.
         depth: levels that are shown; `None` or 0 for `OUTLINE_DEPTH`.
         items: entries of each container that are shown; `None` or 0 for `OUTLINE_ITEMS`.
         limits: resource limits.
@@ -529,7 +529,7 @@ def outline_lines(
     values = load_all(source, limits=limits)
     if at:
         with about_file(str(source)):
-            values = [Path.parse(at).get(values[0])]
+            values = [Path.parse(at).get(one_or_list(values))]
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             yield f"value {number} of {len(values)}"

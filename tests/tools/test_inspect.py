@@ -217,6 +217,16 @@ def test_parts_and_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.weight" in capsys.readouterr().out
 
 
+def test_outline_of_a_part_of_several_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--all --at` takes the paths that the summary of a file with several values shows."""
+    with t7bridge.T7Writer(tmp_path / "two.t7") as writer:
+        writer.write({"epoch": 1})
+        writer.write({"options": {"rate": 0.5}})
+    assert ("root[1].options.rate", "0.5") in t7bridge.inspect(tmp_path / "two.t7").others
+    assert main(["inspect", str(tmp_path / "two.t7"), "--all", "--at", "root[1].options"]) == 0
+    assert "rate: 0.5" in capsys.readouterr().out
+
+
 def test_shapes_of_tables(subtests):
     """A table of inputs, in brackets, has the output shapes that Lua Torch computed for such inputs."""
     for name in ["gmodule_two_in_two_out", "siamese_shared", "char_lstm_nngraph"]:
