@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve, field
 
@@ -202,6 +202,22 @@ class _TooManyCopies(Exception):
     """More names of values in shared containers than may be written."""
 
 
+class _Visit(NamedTuple):
+    """A value that a walk comes to.
+
+    Attributes:
+        path: of the value, with it.
+        depth: number of the steps of the path.
+        is_copy: whether it is in a container that was named before, under another name.
+        is_own_data: whether it is in the data of a module itself, see `OwnData`.
+    """
+
+    path: Path
+    depth: int = 0
+    is_copy: bool = False
+    is_own_data: bool = False
+
+
 class _Flattening:
     """One walk through a value, for `flatten`.
 
@@ -235,11 +251,9 @@ class _Flattening:
             _TooManyCopies: shared containers should be named once.
         """
         visited: set[int] = set()
-        # For each value its depth, its path, and whether it is in a container that was named before, or in the data
-        # of a module itself.
-        stack: list[tuple[int, Path, bool, bool]] = [(0, Path(None, "root", value), False, False)]
+        stack = [_Visit(Path(None, "root", value))]
         while stack:
-            depth, path, is_copy, is_own_data = stack.pop()
+            path, depth, is_copy, is_own_data = stack.pop()
             item = path.value
             if isinstance(item, OwnData):
                 item = item.value
@@ -264,7 +278,7 @@ class _Flattening:
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             # Reversed, as the stack returns the last first.
             for key, inner in reversed(list(pairs)):
-                stack.append((depth + 1, Path(path, key, inner), is_copy, is_own_data))
+                stack.append(_Visit(Path(path, key, inner), depth + 1, is_copy, is_own_data))
         return self._flat
 
     def _with_parts_as_container(self, item: Any) -> Any:

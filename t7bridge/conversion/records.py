@@ -407,6 +407,7 @@ def original_pt(
 
         ignored = Report(source_format="pt", target_format="t7")
         value = simplified(value, ignored, limits, unnamed_data=WRAPPED)
+    # Another hash than that of the record: the devices of tensors are no part of it.
     structure, storages_in_order = structure_of(content.roots[0])
     fingerprint = T7Fingerprint(structure, storages_in_order, t7_storages)
     if check and not fingerprint.matches(value, t7_storages, limits):

@@ -211,7 +211,10 @@ class _Surroundings:
             self._leaving[flow.start].append(flow)
         # Of each node, what tells in most cases that it has the flows of another: see `flows_to_next_repetition`.
         self._distances: list[object] = []
-        """How far from each node its flows come, with their labels, and how far they go."""
+        """How far from each node its flows come, with their labels, and how far those go that leave it.
+
+        A label is compared where its flow ends.
+        """
         self._lowest: list[int] = []
         self._highest: list[int] = []
         """The lowest and the highest number of each node and those that flows connect with it."""

@@ -451,7 +451,7 @@ def _has_same_content(present: Record, recorded: Record) -> bool:
 
 
 def _has_suffix(output: str, suffix: str) -> bool:
-    """Return whether an output that there was in earlier runs has a name of its present format.
+    """Return whether the name that an output had in earlier runs fits the format that it is to have now.
 
     Args:
         output: the name; empty if there was none.

@@ -720,7 +720,7 @@ def _stepped_lstm_of(layer: Any) -> nn.Module:
         layer.hidden_size,
         layer.proj_size,
         layer.batch_first,
-        mask_zero="",
+        mask_zero="",  # which an LSTM of torch.nn has not
         remember=layer.remember,
         state=layer.state,
     )
