@@ -83,13 +83,16 @@ def export_onnx(
     Raises:
         UnsupportedError: onnx, onnxscript or onnxruntime is not installed, or PyTorch's exporter refuses the model;
             the message names the layer.
-        ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
-            the file differ.
+        ModelError: the module cannot compute the example, has fewer outputs than names, fixes a dimension that should
+            be dynamic, or the outputs of the file differ.
 
     Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
     onnxruntime, operators = _onnx_packages()
     example = _example_call(module, inputs, dynamic)
+    output_count = len(example.outputs)
+    if len(outputs) > output_count:
+        raise ModelError("there are more names than outputs", expected=f"{output_count}", found=f"{len(outputs)}")
     module_for_onnx = _with_layers_of_onnx(module)
     dynamic_shapes = _dynamic_shapes(example.arguments, dynamic)
     others = _arguments_of_other_images(module_for_onnx, example.arguments, dynamic_shapes, dynamic)

@@ -24,7 +24,7 @@ from ...conversion.options import (
     verb,
 )
 from ...data import define
-from ...errors import ModelError, WriteError, about_file
+from ...errors import ModelError, OptionError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...limits import Budget, Limits
@@ -89,7 +89,7 @@ class Export:
     target: PathLike = option("file to write: X.onnx or X.pt2", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
-        "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
+        "name of an output in ONNX; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
     )
     dynamic: Sequence[str] = option(
         "let dimensions of the inputs have other sizes: batch, or batch,height,width", default=(), metavar="NAMES"
@@ -114,7 +114,7 @@ def export(request: Export) -> ExportReport:
         target: the file to write; its suffix selects the format.
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
-        output: names for the outputs.
+        output: names for the first outputs of an ONNX file; the others have the exporter's.
         dynamic: the dimensions that may have other sizes: `("batch",)`, the first of every input; `("batch", "height",
             "width")`, the last two of inputs with four or more as well. The file is compared at another size, too.
 
@@ -123,6 +123,7 @@ def export(request: Export) -> ExportReport:
         ModelError: no input is given, a shape is invalid or does not fit, or the exported model computes something
             else, or fixes a dimension that should be dynamic.
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
+        OptionError: there are names for the outputs of a `.pt2`, which has no place for them.
         TargetExistsError: the file exists and `force` is not set.
     """
     if not request.input:
@@ -154,12 +155,15 @@ def _checked_target(request: Export) -> str:
 
     Raises:
         ModelError: the suffix is that of no format.
+        OptionError: an option does not apply to the format.
         TargetExistsError: the file exists and `force` is not set.
     """
     target = local_target(request.target)
     suffix = _suffix_of(target)
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+    if request.output and suffix != ".onnx":
+        raise OptionError(problems=(("output", f"does not apply to {suffix}: only outputs of ONNX have names"),))
     check_replaceable(os.path.realpath(target), request.force)
     return target
 
