@@ -173,6 +173,14 @@ def export(options: argparse.Namespace) -> int:
 def inspect(options: argparse.Namespace) -> int:
     """Print the summary, or the outline."""
     if options.all or options.depth or options.items:
+        of_summary = {
+            "--json": options.json,
+            "--stats": options.statistics,
+            "--input-shape": bool(options.input_shape),
+        }
+        names = _given(of_summary)
+        if names:
+            return failed(f"{listed(names)} does not apply to an outline: --all, --depth and --items print one")
         return _outline(options)
     summary = t7bridge.inspect(**arguments_of(options, "inspect"))
     if options.json:
@@ -293,7 +301,7 @@ def _inapplicable_option(options: argparse.Namespace) -> str:
         "--sync": options.sync,
         "--force": options.force,
     }
-    names = [name for name, is_given in needing_output.items() if is_given]
+    names = _given(needing_output)
     if options.out is None and names:
         return f"{listed(names)} does not apply without -o: nothing is written"
     if options.target is None and options.target_at is not None:
@@ -301,6 +309,11 @@ def _inapplicable_option(options: argparse.Namespace) -> str:
     if options.target is not None and options.among:
         return "--among does not apply with TARGET: it names libraries to choose one from"
     return ""
+
+
+def _given(options: dict[str, bool]) -> list[str]:
+    """Return the names of options that were given, by whether each was."""
+    return [name for name, is_given in options.items() if is_given]
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
@@ -522,6 +535,11 @@ def scan(options: argparse.Namespace) -> int:
 
 def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
+    references = _given(
+        {"--with": bool(options.recording), "--expect": bool(options.expect), "a second model": bool(options.other)}
+    )
+    if len(references) > 1:
+        return failed(f"a model is compared with one of these: {' or '.join(references)}")
     input_count = len(options.input)
     output_count = len(options.expect)
     if options.expect and input_count != output_count:
