@@ -125,25 +125,34 @@ def fits_metadata(value: Any) -> bool:
         if type(item) in SCALARS or id(item) in visited:
             continue
         visited.add(id(item))
-        if isinstance(item, (QuantizedTensor, SparseTensor, UntypedStorage)):
-            return False
-        if isinstance(item, Tensor):
-            has_elements = item.storage is not None or not item.numel
-            if item.numel > _MOST_NUMBERS or not has_elements or item.element.name.startswith("complex"):
+        if isinstance(item, _ARRAYS):
+            if not _is_small_and_real(item):
                 return False
-        elif isinstance(item, Storage):
-            if item.count > _MOST_NUMBERS or item.element.name.startswith("complex"):
-                return False
-        elif isinstance(item, python.NumpyArray):
-            if math.prod(item.shape) > _MOST_NUMBERS or item.dtype.code.startswith("c"):
-                return False
-            if isinstance(item.data, list):  # an array of objects
+            if isinstance(item, python.NumpyArray) and isinstance(item.data, list):  # an array of objects
                 stack += item.data
         elif isinstance(item, (set, frozenset)):
             stack += item
         else:  # containers and objects; other values have no entries
             stack += [inner for _, inner in entries(item)]
     return True
+
+
+_ARRAYS = (Tensor, Storage, python.NumpyArray, QuantizedTensor, SparseTensor, UntypedStorage)
+
+
+def _is_small_and_real(array: Any) -> bool:
+    """Return whether a tensor, storage or array of numpy has few elements, and these are real numbers or objects.
+
+    Quantized and sparse tensors and untyped storages have not.
+    """
+    if isinstance(array, Tensor):
+        has_elements = array.storage is not None or not array.numel
+        return has_elements and array.numel <= _MOST_NUMBERS and not array.element.name.startswith("complex")
+    if isinstance(array, Storage):
+        return array.count <= _MOST_NUMBERS and not array.element.name.startswith("complex")
+    if isinstance(array, python.NumpyArray):
+        return math.prod(array.shape) <= _MOST_NUMBERS and not array.dtype.code.startswith("c")
+    return False
 
 
 class Tree(Rebuilder):

@@ -102,13 +102,8 @@ def export_onnx(
         onnx_program = _exported(to_onnx, module_for_onnx, example.arguments, dynamic_shapes)
         _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
-    try:
-        session = _session_of(onnxruntime, path)
-        results = [_computed_by_onnx(session, names, arguments) for arguments in (example.arguments, *others)]
-    except Exception as error:  # onnxruntime raises classes of its own, without a common base
-        raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
+    names_of_outputs, results = _results_of_onnx(onnxruntime, path, names, [example.arguments, *others])
     difference = _checked_difference(module, example, others, results, path)
-    names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
@@ -149,6 +144,28 @@ def _arguments_of_other_images(
     with _quiet():
         program = _exported(_to_program, module, arguments, shapes)
         return _arguments_of_other_sizes(program, arguments, dynamic)
+
+
+def _results_of_onnx(
+    onnxruntime: Any, path: str, names: list[str], arguments_of_calls: list[tuple[Any, ...]]
+) -> tuple[list[str], list[list[torch.Tensor]]]:
+    """Return the names of the outputs of an ONNX file, and what onnxruntime computes in each call.
+
+    Args:
+        onnxruntime: the package.
+        path: of the file.
+        names: of the inputs.
+        arguments_of_calls: of each call.
+
+    Raises:
+        ModelError: onnxruntime cannot run the file.
+    """
+    try:
+        session = _session_of(onnxruntime, path)
+        results = [_computed_by_onnx(session, names, arguments) for arguments in arguments_of_calls]
+    except Exception as error:  # onnxruntime raises classes of its own, without a common base
+        raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
+    return [output.name for output in session.get_outputs()], results
 
 
 def _session_of(onnxruntime: Any, path: str) -> Any:
