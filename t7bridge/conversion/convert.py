@@ -646,11 +646,11 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
     """
     if document.format != "pt":
         return False
-    from .records import check_t7, original_t7
+    from .records import check_t7, has_t7_record, original_t7
 
-    original, has_record = original_t7(document.content, request.limits)
+    original = original_t7(document.content, request.limits)
     if original is None:
-        if has_record:
+        if has_t7_record(document.content):
             message = "the .pt was changed since it was made from a .t7: its record is not used"
             report.note("warning", message, code="record")
         return False
