@@ -148,16 +148,32 @@ def infer(blocks: list[Block]) -> Shapes:
     source = "as recorded by the last forward"
     if not is_recorded:
         source = f"for an input of {_text(model_input)}, {_GUESS}"
-    # A block has no shape where its output is a list with an unknown element, or lists in it.
-    output = shape_text(root.shape) or _text(trial.output)
+    output = _output_of_model(root, trial.output)
     return Shapes(
         _text(model_input),
-        output,
+        _text(output),
         source,
         is_guess=not is_recorded,
         input_value=model_input,
-        output_value=[*root.shape] or trial.output,
+        output_value=output,
     )
+
+
+def _output_of_model(root: Block, inferred: Value) -> Value:
+    """Return the shapes of a model's output: those of its block, or inferred ones where the block has not all.
+
+    It has the first of many, and none where the output is a list with an unknown element, or lists in it.
+
+    Args:
+        root: the block of the model.
+        inferred: the output by the declared rules; `None` if they leave it open.
+    """
+    if not root.shape:
+        return inferred
+    is_list_of_shapes = isinstance(inferred, list) and all(isinstance(item, tuple) for item in inferred)
+    if is_list_of_shapes and len(inferred) > len(root.shape):
+        return inferred
+    return [*root.shape]
 
 
 def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
@@ -233,20 +249,39 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
         candidates.append(parse_inputs(wanted, limits=limits))
-    inputs, outputs = _first_accepted(candidates, module, path, blocks, limits)
-    _set_shapes(blocks, outputs)
-    text = inputs_text(inputs, "×")
+    accepted = _first_accepted(candidates, module, path, blocks, limits)
+    _set_shapes(blocks, accepted.outputs)
+    text = inputs_text(accepted.inputs, "×")
     source = f"for an input of {text}"
     if is_guess:
         source += f", {_GUESS}"
-    root = blocks[0]
-    return Shapes(text, shape_text(root.shape), source, is_guess, input_value=inputs, output_value=[*root.shape])
+    output = _output_of_model(blocks[0], accepted.model_output)
+    return Shapes(text, _text(output), source, is_guess, input_value=accepted.inputs, output_value=output)
+
+
+Outputs = list[tuple[Shape, ...]]
+"""The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
+
+
+@define(eq=False)
+class _Accepted:
+    """An input that a model accepts, and what it returns for it.
+
+    Attributes:
+        inputs: the input: an example of a tensor, or a list of these.
+        outputs: those of the modules; of a long list the first.
+        model_output: that of the model by the declared rules; `None` if they leave it open.
+    """
+
+    inputs: Examples
+    outputs: Outputs
+    model_output: Value
 
 
 def _first_accepted(
     candidates: list[Examples], module: TorchObject, path: str, blocks: list[Block], limits: Limits
-) -> tuple[Examples, Outputs]:
-    """Return the first of some inputs that a model accepts, and the outputs of its modules for it.
+) -> _Accepted:
+    """Return the first of some inputs that a model accepts, with the outputs of its modules for it.
 
     Args:
         candidates: the inputs.
@@ -262,14 +297,10 @@ def _first_accepted(
     problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
     for inputs in candidates:
         try:
-            return inputs, _outputs_of_modules(module, path, inputs, blocks, limits)
+            return _accepted(inputs, module, path, blocks, limits)
         except ModelError as error:
             problem = error
     raise problem
-
-
-Outputs = list[tuple[Shape, ...]]
-"""The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
 
 
 def _set_shapes(blocks: list[Block], outputs: Outputs) -> None:
@@ -285,15 +316,14 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.kind != "end"]
 
 
-def _outputs_of_modules(
-    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], limits: Limits
-) -> Outputs:
-    """Return the outputs of a model's modules: by the declared rules, and by a run where these leave one open.
+def _accepted(inputs: Examples, module: TorchObject, path: str, blocks: list[Block], limits: Limits) -> _Accepted:
+    """Return an input with the outputs of a model's modules: by the declared rules, and by a run where these leave one
+    open.
 
     Args:
+        inputs: the input.
         module: the model.
         path: its path in the file.
-        inputs: its input: an example of a tensor, or a list of these.
         blocks: the model's.
         limits: resource limits.
 
@@ -305,12 +335,13 @@ def _outputs_of_modules(
     trial = evaluate(blocks, _shapes_of_inputs(inputs))
     by_rules = [() if trial.failed else trial.shapes(block) for block in modules]
     if all(by_rules):
-        return by_rules
+        return _Accepted(inputs, by_rules, trial.output)
     require_torch()
     from ..torchmodules.build import output_shapes
 
     by_run = output_shapes(module, path, inputs, limits)  # by the keys of modules, on the meta device
-    return [shapes or by_run.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
+    outputs = [shapes or by_run.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
+    return _Accepted(inputs, outputs, trial.output)
 
 
 def _shapes_of_inputs(inputs: Examples) -> Value:
@@ -549,7 +580,10 @@ def _text(value: Value) -> str:
         return extents(value)
     if not isinstance(value, list):
         return "?"
-    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:_SHOWN_SHAPES])
+    texts = [f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:_SHOWN_SHAPES]]
+    if len(value) > _SHOWN_SHAPES:
+        texts.append("…")
+    return ", ".join(texts)
 
 
 def _agrees_with_recorded(blocks: list[Block], trial: Evaluation) -> bool:
