@@ -156,8 +156,8 @@ class Adopter(Rebuilder):
     def _storage(self, memory: Any, element: ElementType) -> Storage:
         """Return a storage over the memory of an untyped storage of PyTorch; the same one for tensors that share it.
 
-        Memory that is seen as two types is two storages: only that of the last type is remembered. So is memory that
-        is a part of what another untyped storage has from the same address on, unless the longer one comes first.
+        Memory that is seen as two types is two storages: only that of the last type is remembered. Untyped storages
+        of two lengths may begin at one address: if the longer one comes first, it serves both, else they are two.
 
         Args:
             memory: the untyped storage.
