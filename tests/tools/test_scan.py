@@ -194,6 +194,30 @@ def test_what_no_reader_looks_at(tmp_path):
     assert [found.name for found in scan(tmp_path / "y.pt").findings] == ["posix.system"]
 
 
+def test_damage_of_a_nested_archive_does_not_hide_its_names(tmp_path, subtests):
+    """An archive in another is unread if a member is damaged, however deep; the names found in it are listed."""
+    attack = b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R."
+    members = {"a/data.pkl": attack, "a/.format_version": b"1", "a/byteorder": b"little", "a/version": b"3\n"}
+    archive = zipped(members)
+    # The content of a member follows its name. With another byte it has not its CRC-32, which PyTorch does not compare.
+    cases = {
+        "a/.format_version1": ["m/inner cannot be read", "posix.system"],
+        "a/byteorderl": ["m/inner cannot be read"],
+    }
+    for end_of_name_and_content, findings in cases.items():
+        last = archive.index(end_of_name_and_content.encode()) + len(end_of_name_and_content) - 1
+        damaged = archive[:last] + b"?" + archive[last + 1 :]
+        outer = zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": damaged, "m/version": b"3\n"})
+        with subtests.test(end_of_name_and_content):
+            (tmp_path / "x.pt").write_bytes(outer)
+            assert sorted(found.name for found in scan(tmp_path / "x.pt").findings) == findings
+        with subtests.test(end_of_name_and_content, depth=2):
+            (tmp_path / "x.pt").write_bytes(
+                zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": outer, "m/version": b"3\n"})
+            )
+            assert sorted(found.name for found in scan(tmp_path / "x.pt").findings) == findings
+
+
 def test_names_of_script_classes(tmp_path):
     """`__torch__` is a package like any other, but in TorchScript archives."""
     report = scan(pt(b"\x80\x02c__torch__.my\nNet\n)\x81.", tmp_path / "x.pt"))
