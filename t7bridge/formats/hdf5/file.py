@@ -103,6 +103,7 @@ class _Reader:
     """
 
     def __init__(self, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
+        """Read the list of groups and data sets; notes about what is left out are added to `notes`."""
         self.metadata: dict[str, str] = {}
         self._source = source
         self._limits = limits

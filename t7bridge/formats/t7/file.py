@@ -260,7 +260,7 @@ def _refuse_unexplained(values: _Values) -> None:
     """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count.
 
     Raises:
-        CorruptError: they explain less than half of the file, or are nil.
+        CorruptError: an empty table, or scalars, are less than half of the file; or it begins with nil, as zeros do.
     """
     if _is_surely_explained(values):
         return

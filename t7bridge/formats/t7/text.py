@@ -314,13 +314,13 @@ class TextInput(Window):
         """
         window = self._window
         line_end = window.find(b"\n", self._at)
-        # Without it in the window, the last word of that may be cut off: up to the space before it.
+        # If the line goes on after the window, its last word there may be cut off: up to the space before that.
         end = line_end if line_end >= 0 else window.rfind(b" ", self._at)
         has_space = window.startswith(b" ", self._at)  # between the words passed before and these
         start = self._at + 1 if has_space else self._at
         if end <= start:
             return 0
-        words = _words_of_plain_line(window[start:end], count > _WORTH_LOADING_NUMPY)
+        words = _words_of_plain_line(window[start:end], is_large=count > _WORTH_LOADING_NUMPY)
         if words > count:
             return 0
         if words:

@@ -145,9 +145,13 @@ class Naming:
 
     def __init__(self, allow_foreign: bool) -> None:
         self.allow_foreign = allow_foreign
+        """Whether names of other packages are written."""
         self.current: Any = None
+        """The value that is written now, set by the `PickleWriter`: names are noted together with it."""
         self.left_out_names: dict[str, list[Any]] = {}
+        """By each name that is not written: the values that would have it, one for each time."""
         self.refused_names: dict[str, Any] = {}
+        """By each name written that the safe loader refuses: the first value that has it; for the `PickleWriter`."""
         self._foreign_parts: dict[int, Any] = {}
         """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
         The value that is written keeps keys and parts alive, here and in `_texts`."""
