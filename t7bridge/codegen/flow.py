@@ -812,10 +812,12 @@ class Trial(StepDomain):
         """Run the flow, which calls the methods below; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
         self.calls: list[TrialCall] = []
+        """The calls of modules inside, in order."""
         self.branch_calls: set[int] = set()
+        """The numbers of the calls whose outputs are elements, or parts, of the container's output."""
         flow = traits(spec).flow
         assert flow is not None
-        output: Value = flow(spec, value, self)  # which fills `calls`, and may fill `branch_calls`
+        output: Value = flow(spec, value, self)  # which fills both
         if isinstance(output, list):
             self._note_branches(output)
         self._check_calls_for_each()
@@ -827,6 +829,7 @@ class Trial(StepDomain):
         self.splits_input = is_list_of_two and self._has_two_branches_on_input()
         self.repeated_children = self._repeated_children()
         self.receivers = self._receivers()
+        """By the number of a call, the module that receives its output."""
 
     def _has_two_branches_on_input(self) -> bool:
         """Return whether the branches are calls 0 and 1, and these are the only calls on the input of the container."""
@@ -1365,7 +1368,7 @@ class Lists:
         if self._spec.kwargs.get("inplace"):
             # PyTorch's operator is the same only for one shape.
             out_of_place = _written_of_list(write) if all(same_shapes) else None
-            return body.add_inplace_module(self._spec, items, "", form, out_of_place)
+            return body.add_inplace_module(self._spec, items, name="", form=form, out_of_place=out_of_place)
         if len(items) == 1:  # Lua's layer, too, returns memory of its own
             return body.add(Step(formula("lambda x: x.clone()"), [*items], form=form))
         if all(same_shapes):

@@ -380,8 +380,9 @@ class Idioms:
                 return None
             # Whatever the dimensions after the first are, they become one.
             return Idiom(Form(1), applied, torch_construction("Flatten", (1,), {}, self._spec))
-        # Lua takes for one example what has exactly the elements of the output, and not 1 as its first extent, which
-        # is a batch of one; for a batch anything else. So examples must have these elements, and another extent first.
+        # Without the option, Lua takes for one example what has exactly the elements of the output, and not 1 as its
+        # first extent, which is a batch of one; for a batch anything else. So examples must have these elements, and
+        # another extent first.
         extents = self._input_form.known_extents()
         if extents is None or prod(extents) != prod(sizes) or extents[0] == 1:
             return None

@@ -359,20 +359,23 @@ class PtArchive:
         failed: list[str] = []
         for name, member in self.zip.members.items():
             was_unpickled = name in self.trailing_notes  # which has every pickle that was read, also one without notes
-            if was_unpickled or not member.size:
-                continue
-            is_pickle_by_name = name.lower().endswith(_LOADED_SUFFIXES)
-            try:
-                # The names in what is a pickle by its own name are kept, however far it can be read.
-                with nullcontext() if is_pickle_by_name else origin.forgetting_if_unreadable():
-                    self._read_other(member, is_pickle_by_name)
-            except UnknownFormatError:  # such as an archive that is not of PyTorch
-                if is_pickle_by_name:
-                    failed.append(name)
-            except T7BridgeError:
-                if is_pickle_by_name or self._is_archive(member):
-                    failed.append(name)
+            if not was_unpickled and member.size and not self._is_read_for_names(member):
+                failed.append(name)
         return failed
+
+    def _is_read_for_names(self, member: Member) -> bool:
+        """Read a member for the names in it; return `False` if it cannot be read, but is a pickle or an archive."""
+        is_pickle_by_name = member.name.lower().endswith(_LOADED_SUFFIXES)
+        # What is found in a pickle by its own name is kept, however far it can be read.
+        forgetting = nullcontext() if is_pickle_by_name else self.origin.forgetting_if_unreadable()
+        try:
+            with forgetting:
+                self._read_other(member, is_pickle_by_name)
+        except UnknownFormatError:  # such as an archive that is not of PyTorch
+            return not is_pickle_by_name
+        except T7BridgeError:
+            return not is_pickle_by_name and not self._is_archive(member)
+        return True
 
     def _is_archive(self, member: Member) -> bool:
         """Return whether a member begins and ends as a zip archive does; elements of a tensor may begin so, too."""

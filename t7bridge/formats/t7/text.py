@@ -447,7 +447,7 @@ class TextWriter:
         if not storage.count:  # not even a line feed
             return
         data = storage.data
-        if storage.element.itemsize == 1:
+        if storage.element.itemsize == 1:  # raw bytes in Lua's ascii, too
             for chunk in storage.chunks():
                 self.output.write(chunk)
         elif isinstance(data, TextSpan) and data.is_plain:

@@ -243,25 +243,22 @@ class Naming:
         # Depth first, with an explicit stack: keys may be nested deeper than Python recurses.
         stack = [key]
         while stack:
-            part = stack[-1]
-            if id(part) not in foreign_parts:
-                foreign_part = None
-                if self._becomes_other_type(part):
-                    foreign_part = part
-                elif isinstance(part, (tuple, frozenset)):
-                    inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
-                    # A part is judged after the parts inside it, and stays on the stack until then. It cannot be inside
-                    # itself: such a key has no hash.
-                    unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
-                    if unjudged:
-                        stack += unjudged
-                        continue
-                    for inner in inner_parts:
-                        foreign_part = foreign_parts[id(inner)]
-                        if foreign_part is not None:
-                            break
-                foreign_parts[id(part)] = foreign_part
-            stack.pop()
+            part = stack.pop()
+            if id(part) in foreign_parts:
+                continue
+            if self._becomes_other_type(part):
+                foreign_parts[id(part)] = part
+                continue
+            inner_parts = []
+            if isinstance(part, (tuple, frozenset)):
+                inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
+            # A part is judged after the parts inside it. It cannot be inside itself: such a key has no hash.
+            unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
+            if unjudged:
+                stack += (part, *unjudged)
+                continue
+            judged_parts = [foreign_parts[id(inner)] for inner in inner_parts]
+            foreign_parts[id(part)] = next((inner for inner in judged_parts if inner is not None), None)
         return foreign_parts[id(key)]
 
 
