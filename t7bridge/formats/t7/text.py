@@ -320,7 +320,7 @@ class TextInput(Window):
         start = self._at + 1 if has_space else self._at
         if end <= start:
             return 0
-        words = _words_of_plain_line(window[start:end], is_large=count > _WORTH_LOADING_NUMPY)
+        words = _words_of_plain_line(window[start:end], count > _WORTH_LOADING_NUMPY)
         if words > count:
             return 0
         if words:
