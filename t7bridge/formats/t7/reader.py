@@ -55,6 +55,7 @@ class T7Reader:
         long_size: bytes of a C long, 4 or 8.
         limits: resource limits.
         payloads: for a stream written without the elements of its storages: the storages, in order.
+        _start: where reading starts in the source, in place of a file object's position.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -75,8 +76,10 @@ class T7Reader:
         long_size: int | None = None,
         limits: Limits = DEFAULT_LIMITS,
         payloads: Iterator[Storage] | None = None,
+        _start: int | None = None,
     ) -> None:
-        self._source, self._start = ByteSource.open(source)  # the position where reading starts is kept
+        self._source, position = ByteSource.open(source)
+        self._start = position if _start is None else _start
         self._limits = limits
         self._has_external_elements = payloads is not None
         """Whether the stream was written without the elements of its storages: these are `payloads`."""
