@@ -309,11 +309,13 @@ class PickleWriter:
 
     def _stack_entries(self, entries: list[tuple[Any, Any]]) -> None:
         """Put the entries of a dict on the stack, in batches."""
+        keys = self._naming.hashable([key for key, _ in entries])
+        items = [item for _, item in entries]
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
             batches.append(_MARK)
-            for key, item in entries[start : start + _BATCH]:
-                batches += (self._naming.hashable(key), item)
+            for key, item in zip(keys[start : start + _BATCH], items[start : start + _BATCH]):
+                batches += (key, item)
             batches.append(_SETITEMS)
         self._stack.extend(reversed(batches))
 

@@ -156,7 +156,7 @@ class Naming:
         """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
         The value that is written keeps keys and parts alive, here and in `_texts`."""
         self._texts: dict[int, str] = {}
-        """By the identity of each key that was replaced: its text, the same each time the key is met."""
+        """By the identity of each key that was replaced: its text, the same each time, if no other key there has it."""
         self._next_numbers: dict[str, int] = {}
         """By each text that replaced a key: the number that the next key with this text receives, from 2 on."""
         self._part_hashes: dict[int, bytes] = {}
@@ -198,24 +198,38 @@ class Naming:
 
     def elements(self, items: set[Any] | frozenset[Any]) -> list[Any]:
         """Return the elements of a set in order, as `hashable` writes them."""
-        return [self.hashable(item) for item in in_order(items, self._part_hashes)]
+        return self.hashable(in_order(items, self._part_hashes))
 
-    def hashable(self, key: Any) -> Any:
-        """Return a key as it can be written: itself, or its text if a part of it is not hashable in its written form.
+    def hashable(self, keys: list[Any]) -> list[Any]:
+        """Return the keys of a dict, or the elements of a set, as they can be written; no two become one.
 
-        All texts are distinct: equal ones are numbered, `TEXT #2`, `TEXT #3`.
+        Each stays itself, or becomes its text if a part of it is not hashable in its written form. Texts that another
+        key has are numbered: `TEXT #2`, `TEXT #3`.
+        """
+        if all(type(key) in _UNCHANGED_KEYS for key in keys):
+            return keys
+        texts_among_keys = {key for key in keys if isinstance(key, str)}
+        return [self._hashable(key, texts_among_keys) for key in keys]
+
+    def _hashable(self, key: Any, texts_among_keys: set[str]) -> Any:
+        """Return one key as it can be written.
+
+        Args:
+            key: the key.
+            texts_among_keys: those of the same dict or set that are texts already.
         """
         if type(key) in _UNCHANGED_KEYS:
             return key
-        if id(key) in self._texts:
-            return self._texts[id(key)]
+        earlier_text = self._texts.get(id(key))  # in another dict or set with this very key
+        if earlier_text is not None and earlier_text not in texts_among_keys:
+            return earlier_text
         text = self._replacing_text(key)
         if text is None:
             return key
         unique_text = text
         # More than one step only if another key's own text is `TEXT #2`.
-        while unique_text in self._next_numbers:
-            number = self._next_numbers[text]
+        while unique_text in self._next_numbers or unique_text in texts_among_keys:
+            number = self._next_numbers.get(text, 2)
             self._next_numbers[text] = number + 1
             unique_text = f"{text} #{number}"
         self._next_numbers[unique_text] = 2
