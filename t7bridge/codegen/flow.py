@@ -659,7 +659,7 @@ class Body:
             applied,
             [value],
             attribute=attribute,
-            # `tidy` may replace the module by a function; but what several steps use, or the user named, stays one.
+            # `tidy` may put a function in the place of the module; but what several steps use stays a module.
             function=None if attribute.stays_separate else function_of(construction),
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,

@@ -216,7 +216,7 @@ class Document:
         whole = self.content
         self._roots = [part]
         self._load = lambda: [part]  # also after `forget`
-        # Of the contents only a `T7File` can be that of a part.
+        # Of our contents only a `T7File` can be that of a part.
         self._content = lambda: whole.part(part) if hasattr(whole, "part") else whole
 
     def warn(self, stacklevel: int = 2) -> None:

@@ -257,7 +257,7 @@ def _groups_of_parts(box: Box, layers: _Layers) -> list[Group]:
     groups = [_group_of_first_cut(box, layers)]
     # The last part ends behind all layers, and not at a cut.
     for cut, next_cut in pairwise([*layers.cuts, len(layers.nodes)]):
-        node = layers.node_of_cut(cut)  # the last one of the group so far
+        node = layers.node_of_cut(cut)  # which is in the last group so far
         nodes_below = layers.nodes_from(cut + 1, next_cut + 1)  # up to that of the next cut, with it
         flows = layers.flows_from(cut, next_cut)
         if not nodes_below:  # the graph ends with this cut
