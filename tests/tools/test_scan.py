@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +217,16 @@ def test_damage_of_a_nested_archive_does_not_hide_its_names(tmp_path, subtests):
                 zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": outer, "m/version": b"3\n"})
             )
             assert sorted(found.name for found in scan(tmp_path / "x.pt").findings) == findings
+
+
+def test_members_whose_bytes_cannot_be_read(tmp_path):
+    """A deflated member that cannot be inflated may be anything, and so is unread, whatever its name."""
+    outer = bytearray(
+        zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": b"text " * 99, "m/version": b"3\n"}, zipfile.ZIP_DEFLATED)
+    )
+    outer[outer.index(b"m/inner") + len(b"m/inner")] = 0xFF  # the first byte of its deflated bytes
+    (tmp_path / "x.pt").write_bytes(outer)
+    assert [found.name for found in scan(tmp_path / "x.pt").findings] == ["m/inner cannot be read"]
 
 
 def test_names_of_script_classes(tmp_path):

@@ -348,7 +348,7 @@ class PtArchive:
         elements of a tensor may, is none if no unsafe name is found in it before reading fails.
 
         Returns:
-            The members that are pickles or model files by their suffixes, or archives, but cannot be read.
+            The members that cannot be read: pickles and model files by their suffixes, archives, and damaged ones.
         """
         origin = self.origin
         # Only `torch.load` has rules for other members. It takes neither TorchScript, which has constants, nor archives
@@ -364,7 +364,7 @@ class PtArchive:
         return failed
 
     def _is_read_for_names(self, member: Member) -> bool:
-        """Read a member for the names in it; return `False` if it cannot be read, but is a pickle or an archive."""
+        """Read a member for the names in it; return `False` if it cannot be read, but may be a pickle or an archive."""
         is_pickle_by_name = member.name.lower().endswith(_LOADED_SUFFIXES)
         # What is found in a pickle by its own name is kept, however far it can be read.
         forgetting = nullcontext() if is_pickle_by_name else self.origin.forgetting_if_unreadable()
@@ -374,15 +374,15 @@ class PtArchive:
         except UnknownFormatError:  # such as an archive that is not of PyTorch
             return not is_pickle_by_name
         except T7BridgeError:
-            return not is_pickle_by_name and not self._is_archive(member)
+            return not is_pickle_by_name and not self._may_be_archive(member)
         return True
 
-    def _is_archive(self, member: Member) -> bool:
+    def _may_be_archive(self, member: Member) -> bool:
         """Return whether a member begins and ends as a zip archive does; elements of a tensor may begin so, too."""
         try:
             source, start = self.zip.span(member.name)
-        except T7BridgeError:  # its own bytes are damaged
-            return False
+        except T7BridgeError:  # its own bytes cannot be read, and so may be anything
+            return True
         content = source.window(start, member.size)
         return content.read(0, len(_ZIP_START)) == _ZIP_START and ends_as_zip(content)
 

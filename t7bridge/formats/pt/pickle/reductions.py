@@ -762,8 +762,8 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
 def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are.
 
-    A list has the elements of all dimensions in one row. As in any form, what is inside a list or a dict is written
-    by its own form later.
+    Texts are in lists of the array's shape; Python objects of all dimensions in one list. As in any form, what is
+    inside a list or a dict is written by its own form later.
     """
     if isinstance(array.data, list):  # Python objects
         return list(array.data)
