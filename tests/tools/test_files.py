@@ -9,7 +9,7 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.errors import TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
+from t7bridge.errors import T7BridgeError, TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
 from t7bridge.graph import DefaultDict, PythonGlobal
 from t7bridge.io.source import ByteSource
 
@@ -63,6 +63,21 @@ def test_load_from_the_middle() -> None:
     with open(ROOT / "format/stream.t7", "rb") as file:
         file.seek(4)
         assert t7bridge.load(file)["hello"] == 123.0
+
+
+def test_open_in_the_middle(tmp_path: Path) -> None:
+    """A document keeps the position at which the file object was when it was opened, and closes what it reads."""
+    data = t7bridge.Tensor.from_numpy(np.arange(3.0))
+    t7bridge.save(data, tmp_path / "x.t7")
+    (tmp_path / "y.t7").write_bytes(b"head" + (tmp_path / "x.t7").read_bytes())
+    with open(tmp_path / "y.t7", "rb") as file:
+        file.seek(4)
+        with t7bridge.open(file) as document:
+            file.seek(0)
+            tensor = document.value
+            assert tensor.shape == (3,)
+    with pytest.raises(T7BridgeError, match="closed"):
+        tensor.numpy()
 
 
 def test_load_something_else(tmp_path: Path) -> None:
