@@ -1,8 +1,8 @@
 """The values in a graph: `Rows` of features that are polynomials, lists of values, and tuples of `Rows` that are joined
-along their features.
+along their features. A polynomial is a sequence of terms, each a product of atoms and a number, its factor. An atom is
+a value of which nothing else is known, a function of a polynomial, a block of a matrix times one, or of a vector.
 
-An atom of such a polynomial is a value of which nothing else is known, a function of a sum, a block of a matrix times a
-value, or a block of a vector. Inputs are taken to be batches. Knows neither formats nor PyTorch.
+Inputs are taken to be batches. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -216,8 +216,10 @@ class Values:
             if traits.polynomial:
                 # The name of a method of this class, and a last argument for it where it serves several classes.
                 name, *operation = traits.polynomial
-                return getattr(self, name)(spec, prefix, value, *operation)
-            # A container whose output is that of its modules. Not a graph: cells are searched in each by itself.
+                method = getattr(self, name)
+                return method(spec, prefix, value, *operation)
+            # Only of a container that computes nothing besides its modules. Cells are searched in each graph by itself:
+            # the output of a graph inside of this one is an atom.
             if traits.flow is None or not traits.transparent or traits.is_graph:
                 raise UnknownValue
             return traits.flow(spec, value, _Passed(self, prefix))
@@ -241,17 +243,18 @@ class Values:
         Raises:
             UnknownValue: the value has another number of features than the matrix has columns.
         """
-        inputs, outputs = spec.args[:2]
+        input_size, output_size = spec.args[:2]
         joined = value if isinstance(value, tuple) else (value,)
         parts = [_rows(part) for part in joined]
-        blocks = _blocks_of_columns(f"{prefix}weight", inputs, outputs, [part.size for part in parts])
+        # W (a, b) is A a + B b: of the columns of W those of A multiply the first part, and those of B the second.
+        blocks = _blocks_of_columns(f"{prefix}weight", input_size, output_size, [part.size for part in parts])
         terms: list[Any] = []
         for part, block in zip(parts, blocks):
             terms += atom_alone(self.atoms.matrix(block, part.poly))
         if f"{prefix}bias" in self._keys:
-            bias = Block(f"{prefix}bias", start=(0,), size=(outputs,))
+            bias = Block(f"{prefix}bias", start=(0,), size=(output_size,))
             terms += atom_alone(self.atoms.vector(bias))
-        return Rows(polynomial(terms), outputs)
+        return Rows(polynomial(terms), output_size)
 
     def function(self, spec: ModuleSpec, prefix: str, value: _Value, name: str) -> _Value:
         """Apply a function, one of `FUNCTIONS`, to every element."""
@@ -545,8 +548,9 @@ def _blocks_of_columns(key: str, inputs: int, outputs: int, sizes: list[int | No
     if sizes == [None, None]:
         # Where the second one begins is found by `search`, once it knows which is a state: its block is square.
         return [Block(key, (0,), (outputs,), HalfOfMatrix(inputs, is_last)) for is_last in (False, True)]
+    if sizes.count(None) > 1:
+        raise UnknownValue  # where each of them begins cannot be told
     rest = inputs - sum(size for size in sizes if size is not None)
-    # One unknown size is the rest. Several would all be: they have too many columns together.
     widths = [rest if size is None else size for size in sizes]
     if min(widths) < 1 or sum(widths) != inputs:
         raise UnknownValue

@@ -621,8 +621,8 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     """
     if side.module is None or not any(map(_KEY_WITH_GATES.match, other.tensors)):
         return side
-    # Recognized cells have the keys of Lua's layers. Where `save_module` recorded PyTorch's, or the user renamed them,
-    # the side has others.
+    # The side has other keys than Lua's layers, of which cells are recognized: `save_module` recorded those of PyTorch
+    # in the field, or the user renamed them.
     if ROOT_FIELD in side.module or side.own_keys:
         return side
     cells = _recognized(side.module, only_torch=True)

@@ -142,8 +142,19 @@ class _Hints:
         spec = self._example_by_elements(origin, may_guess, may_ask_same_shape)
         if spec is None and may_ask_same_shape and origin in self.same_shape_as:
             spec = self.example(self.same_shape_as[origin], may_guess=may_guess, may_ask_same_shape=False)
-        if spec is not None or not may_guess:
-            return spec
+        if spec is None and may_guess:
+            return self._guessed_example(origin, may_ask_same_shape)
+        return spec
+
+    def _guessed_example(self, origin: Origin, may_ask_same_shape: bool) -> Spec:
+        """Return an example of a value that no layer states: of the recorded sizes, or as the next layer states it.
+
+        The next layer is the one behind a layer that takes the value, and does not say what it takes.
+
+        Args:
+            origin: which value.
+            may_ask_same_shape: see `example`.
+        """
         if origin in self.recorded:
             return self.recorded[origin]
         if _OUTPUT_OF_TAKER in self.next_steps.get(origin, ()):
@@ -221,6 +232,8 @@ class _EnteredLayers(Kinds):
     def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
         """Return the kind of the output of a module that takes the input, or a value in it, and note what it takes.
 
+        The modules inside that its flow calls say that first, then its own fields, then all other modules inside.
+
         Args:
             spec: the module.
             kind: of its input.
@@ -229,18 +242,15 @@ class _EnteredLayers(Kinds):
         calls_before = self._calls
         output = self._output_for_input(spec, kind, origin)
         has_called_modules_inside = self._calls > calls_before
-        if spec.obj is not None:
-            # Modules inside that its flow has called have said what they take: that counts more than its own fields.
-            example = _example(spec, spec.obj, self._side)
-            if example is not None and not self._is_stated(origin):
-                self.hints.stated[origin] = example
+        example = _example(spec, self._side)
+        if example is not None and not self._is_stated(origin):
+            self.hints.stated[origin] = example
         if not has_called_modules_inside and not self._is_stated(origin):
             self._ask_modules_inside(spec, kind)
-        if spec.obj is not None:
-            sizes = _recorded_input(spec.obj)
-            if sizes is not None:
-                # A container is asked after those inside it, which have recorded the same input.
-                self.hints.recorded.setdefault(origin, sizes)
+        # That of the innermost module counts, which has noted it before the containers around it.
+        sizes = _recorded_input(spec)
+        if sizes is not None:
+            self.hints.recorded.setdefault(origin, sizes)
         return output
 
     def _is_stated(self, origin: Origin) -> bool:
@@ -342,14 +352,19 @@ class _EnteredLayers(Kinds):
         return many(apply(0, Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
 
 
-def _recorded_input(obj: TorchObject) -> Spec:
-    """Return an input of the sizes of the last one; `None` if these are not in the file.
+def _recorded_input(spec: ModuleSpec) -> Spec:
+    """Return an input of the sizes of a module's last one; `None` if these are not in the file.
 
     After a backward the gradient with respect to the input has them.
     """
+    obj = spec.obj
+    if obj is None:
+        return None  # a module of the plan that is none of Lua's
     sizes = _from_record(recorded(obj.get("gradInput")))
+    if sizes is not None:
+        return sizes
     # Without a backward, the first node of a graph has them, which keeps its input in a list of one element.
-    return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
+    return _from_record(recorded(lookup(obj, "innode.data.input.1")))
 
 
 def _from_record(value: Any) -> Spec:
@@ -362,21 +377,21 @@ def _from_record(value: Any) -> Spec:
     return None
 
 
-def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
+def _example(spec: ModuleSpec, side: int) -> Spec:
     """Return an input of a layer, by its own fields; `None` if these do not determine one.
 
     Args:
         spec: the layer in the plan.
-        obj: the layer in Lua.
         side: height and width of images.
     """
     facts = traits_of(spec.target)
-    if facts.takes_list or facts.output is unknown:
+    # An `unknown` output is that of nn.SparseLinear, which takes indices and values, and no rows of features.
+    if spec.obj is None or facts.takes_list or facts.output is unknown:
         return None
-    first_row = in_lua_of(obj).first_row
+    first_row = in_lua_of(spec.obj).first_row  # that of a lookup table, which takes numbers of rows
     if facts.takes_tokens or first_row is not None:
         return _example_of_tokens(spec, first_row)
-    features = _features(obj, like_of(spec.target))
+    features = _features(spec.obj, like_of(spec.target))
     if not features:
         return None
     axes = _axes(spec)
@@ -407,9 +422,9 @@ _LARGEST_VOLUME = 16
 
 
 def _axes(spec: ModuleSpec) -> str:
-    """Return the axes of the input of a layer, a letter each, in order.
+    """Return the axes of the input of a layer in order, a letter each.
 
-    Batch, channels or features, depth, height, width; steps of a sequence, and time of a signal.
+    Batch, channels or features, depth, height, width; `s` for the steps of a sequence, `t` for the time of a signal.
     """
     facts = traits_of(spec.target)
     if facts.axes:

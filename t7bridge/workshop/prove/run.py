@@ -217,10 +217,11 @@ class Run:
             LimitError: there are too many runs.
         """
         self.reading.budget.spend(STEPS_PER_NODE)
-        # In the copy of a cell the module is shown elsewhere.
+        # A module in the copy of a cell has the place of the one whose weights it shares.
         place = self.places_in_copy.get(id(obj)) or Place(self.place, step_in_path)
         run = Run(place, obj, inputs, self.reading, step=self.step, places_in_copy=self.places_in_copy)
-        if not self.reading.is_first:  # of which `is_last` is set when it has ended
+        if not self.reading.is_first:
+            # What the first reading has found out when it had ended: whether the module runs again later.
             run.first_reading = self._run_in_first_reading(index=len(self.inside))
             run.is_last = self._is_last(run)
         self.inside.append(run)
