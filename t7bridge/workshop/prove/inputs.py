@@ -493,6 +493,8 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
 def _guesses(plan: ModuleSpec, first: Spec) -> Iterator[Spec]:
     """Yield the guesses of an input for each of `SIDES`; one alone if it has no images, which other sides would change.
 
+    Sides of which the input would be too large are left out.
+
     Args:
         plan: the model's.
         first: the guess for the first side.
@@ -502,7 +504,8 @@ def _guesses(plan: ModuleSpec, first: Spec) -> Iterator[Spec]:
         spec = _guess(plan, side)
         if spec == first:
             return
-        yield spec
+        if spec is not None:
+            yield spec
 
 
 def _one_word_each(spec: Spec) -> Spec:
