@@ -1,7 +1,8 @@
-"""Models of installed libraries, by the shapes of their layers: which of them has those of a state dict.
+"""Models of installed libraries, by the shapes of their layers: which of them has those of a state dict. A factory is a
+class or function that makes a model. The signature of a model counts its layers by their shapes; it is computed once
+for each release of a library, and kept in a file in the user's cache folder.
 
-Their signatures are computed once for each release and kept in the user's cache folder. A cache is data: only factories
-that the library offers itself are ever called.
+A cache is data: only factories that the library offers itself are ever called.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Parts of a state dict, each the tensors of one module, and which of them look alike.
-
-Parts that look alike are of one class: by the names and shapes of their tensors, as strictly as both sides allow.
+"""Parts of a state dict, each the tensors of one module, and which of them look alike. These are of one class (`cls`),
+which has the names and shapes of their tensors, as strictly as both sides of a match allow. Derived tensors follow from
+others, or do not matter, as counts of batches: a side may lack them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Result of `match`, the state dict that follows from it, and its file: a state dict, or the target's Lua model with
-other weights.
+other weights. A pair is a key of the target and the key of the source whose tensor it gets. Keys that nothing tells
+apart are ambiguous, those without a counterpart unmatched.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class Match(Printed):
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
-        # The tensors of the result, by what they are made from: tied ones are converted once, and stay tied.
+        # By what the tensors of the result are made from: tied ones are converted once, and stay tied.
         converted: dict[tuple[int, Shape, Gates | None], Tensor] = {}
         result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:

@@ -1,4 +1,6 @@
-"""The two sides of a match: state dicts from files, models and dicts.
+"""The two sides of a match: state dicts from files, models and dicts. The gates of a recurrent layer are blocks of rows
+of its tensors, in an order that PyTorch and each Lua package choose for themselves. A recognized cell is a module of
+PyTorch that stands for several layers of Lua.
 
 Models have a data flow between their parts, and cells, whose order of gates shapes do not show: i f g o in PyTorch,
 i f o g in char-rnn.

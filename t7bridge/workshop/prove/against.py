@@ -1,4 +1,5 @@
-"""What a model is proved against: values recorded in its file, pairs of an input and an output, a second model.
+"""What a model is proved against: values recorded in its file, pairs of an input and an output, a second model. The
+subject is the model that is proved; a recording is a table of an input and an output in another file.
 
 The code of generated folders and of factories is the user's own, and is imported on the user's request.
 May import conversion, formats, graph, nn and torchmodules.

@@ -242,7 +242,8 @@ class _InsideCall:
 
 
 class RecordedValues(Domain[PassedValue]):
-    """What Lua recorded of the values that a container passes; `call` adds the run of a module inside.
+    """What Lua recorded of the values that a container passes. Its flow, which says what it does with any values, calls
+    these methods, and `call` for each module inside, whose run is added: what is recorded of its call.
 
     Args:
         run: that of the container, which receives the runs of the modules inside.

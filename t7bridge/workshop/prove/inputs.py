@@ -94,7 +94,9 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
 
 
 class _Hints:
-    """What a model tells of its input, and of the values that its layers take from it, by their origins."""
+    """What a model tells of its input, and of the values that its layers take from it, by their origins. An example of
+    a value has its shape, or is a list of examples for a list.
+    """
 
     def __init__(self) -> None:
         self.stated: dict[Origin, Spec] = {}
@@ -185,9 +187,8 @@ class _Hints:
 
 
 class _EnteredLayers(Kinds):
-    """Follows a model to the layers that take its input, or a value in it, and notes in `hints` what these take.
-
-    A domain of `nn/walk`: a value whose `origin` is set is the input of the model, or in it.
+    """Follows a model to the layers that take its input, or a value in it, and notes in `hints` what these take. The
+    flows of containers pass kinds of values: one whose `origin` is set is the input of the model, or in it.
 
     Args:
         side: height and width of images.

@@ -75,7 +75,8 @@ def _judged_in_one_mode(runs_of_layers: list[Run], limits: Limits, in_other_mode
 
 
 class Judge:
-    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`.
+    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`. A run is one
+    call of a layer or container in Lua's last pass, its outcome what is known of it, a node what computes its output.
 
     Args:
         runs: the runs of the layers, in order. The number of a run is its place in this list, from 0.

@@ -1,4 +1,5 @@
 """The memory that the runs of a model wrote, in order, and which recorded values are in the file as they were computed.
+A run is one call of a module in Lua's last pass; modules may write into the same memory, one after the other.
 
 May import graph. Knows nothing of PyTorch.
 """

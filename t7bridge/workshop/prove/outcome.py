@@ -1,4 +1,5 @@
-"""What is known of each run of a model's layers: a verdict, which several runs may share, and numbers.
+"""What is known of each run of a model's layers: a verdict, which several runs may share, and numbers. A run is one
+call of a module in Lua's last pass. Runs between two recorded values are compared as one, whose members they are.
 
 A layer whose runs have other verdicts has the most important of them. May import graph and nn.
 """

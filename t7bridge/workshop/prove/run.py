@@ -104,7 +104,8 @@ class Joined:
 
 @define(eq=False)
 class Run:
-    """One call of one module in the last pass of a model. The run of a container holds those of the modules inside.
+    """One call of one module in the last pass of a model. The run of a container holds those of the modules inside. The
+    pass is read twice: what is known at the end of the first reading, the second uses (`first_reading`, `is_last`).
 
     Attributes:
         place: the module's place in the file.

@@ -75,7 +75,8 @@ class _Comparison:
 
 @define
 class TwoModels:
-    """A Lua model that is compared with a second model, on inputs that both accept.
+    """A Lua model, the first, that is compared with a second model, on inputs that both accept. The first one is made
+    live as `mine` for it; a `spec` has the shapes of an input.
 
     Attributes:
         subject: the Lua model, the first one.
