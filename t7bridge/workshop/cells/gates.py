@@ -102,19 +102,18 @@ def _add_product(gate: Gate, atoms: tuple[Atom, ...]) -> bool:
     if len(vectors) == 1 and not others:  # a bias
         gate.biases.append(vectors[0].block)
         return True
-    if len(others) != 1 or len(vectors) > 1:
-        return False
-    (other,) = others
-    if vectors:  # a peephole: the vector times a value, element by element
-        value = atom_alone(other)
+    if len(vectors) == 1 and len(others) == 1:  # a peephole: the vector times a value, element by element
+        value = atom_alone(others[0])
         if value in gate.peepholes:
             return False  # the gate would see the value through the sum of both vectors: a cell has one
         gate.peepholes[value] = vectors[0].block
         return True
-    # A block of a matrix, times a value that no other one multiplies.
-    if other.kind != "matrix" or other.of in gate.products:
+    if vectors or len(others) != 1:
         return False
-    gate.products[other.of] = other.block
+    (product,) = others  # of a block of a matrix with a value, which no other block may multiply
+    if product.kind != "matrix" or product.of in gate.products:
+        return False
+    gate.products[product.of] = product.block
     return True
 
 

@@ -143,8 +143,9 @@ class Search:
                 except NotACell as error:
                     obstacles += _worth_a_note(reading.kind, error)
                     continue  # another formula, or kind of cell, may still fit
-            self._readings[atom] = reading
+            # Values computed from this one have the atom, by which they find the reading that they continue.
             self._values.replace(number, atom)
+            self._readings[atom] = reading
             return True
         return False
 
@@ -185,10 +186,10 @@ class Search:
             begun: what was read of the cell before.
         """
         text = begun.kind.formulas[letter]
-        several_letters = [*read_formula(text, poly, begun.letters)]
-        if begun.kind.is_highway and not several_letters:
-            several_letters = [*read_highway(text, poly, self._values.atoms)]
-        readings = [evolve(begun, letters=letters) for letters in several_letters]
+        possible_letters = [*read_formula(text, poly, begun.letters)]
+        if begun.kind.is_highway and not possible_letters:  # its input may be a sum
+            possible_letters = [*read_highway(text, poly, self._values.atoms)]
+        readings = [evolve(begun, letters=letters) for letters in possible_letters]
         for reading in readings:
             if are_gates(reading):
                 return reading

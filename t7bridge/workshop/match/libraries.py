@@ -231,23 +231,20 @@ def library(home: str) -> Library:
     if not factories:
         raise ModelError(f"{home} has no class or function that makes a PyTorch module without arguments")
     release = _release(home)
-    # Without a release nothing tells whether what was kept is still right.
-    path = os.path.join(cache_folder(), f"{home}-{release}.json") if release else ""
-    cached = _read(path).models if path else {}  # none if there is no such file
-    result = Library(home, release)
-    missing = []
-    for factory in factories:
-        name = str(factory)
-        if name in cached:
-            result.models[name] = cached[name]
-        else:
-            missing.append(factory)
+    if not release:  # nothing would tell whether what was kept is still right
+        result = Library(home)
+        _add_variants(result.models, factories)
+        return result
+    path = os.path.join(cache_folder(), f"{home}-{release}.json")
+    cached = _read(path).models  # none if there is no such file
+    names = [str(factory) for factory in factories]
+    result = Library(home, release, {name: cached[name] for name in names if name in cached})
+    missing = [factory for factory in factories if str(factory) not in cached]
     if missing:
         try:
             _add_variants(result.models, missing)
         finally:  # of an interrupted run, what is computed is kept: the next one continues
-            if path:
-                _write(path, result)
+            _write(path, result)
     return result
 
 
@@ -302,10 +299,9 @@ def _add_variants(models: dict[str, list[Variant]], factories: list[Factory]) ->
         models: receives the variants of each factory, by its text, in the order of `_VARIANTS`.
         factories: those to call, without memory for weights.
     """
-    # The names of factories that are classes, as Python has them.
-    names_of_classes: dict[str, str] = {}
-    # The names of classes whose modules are made by functions.
-    made_by_functions: set[str] = set()
+    # Of the factories that are classes, the names of these in Python, by the text of the factory.
+    class_of_factory: dict[str, str] = {}
+    made_by_functions: set[str] = set()  # classes, by the same names
     for number, factory in enumerate(factories):
         count_steps(number, len(factories))
         variants = []
@@ -313,14 +309,14 @@ def _add_variants(models: dict[str, list[Variant]], factories: list[Factory]) ->
             class_ = type(module)
             class_name = f"{class_.__module__}.{class_.__qualname__}"
             if factory.attribute == class_.__qualname__:
-                names_of_classes[str(factory)] = class_name
+                class_of_factory[str(factory)] = class_name
             else:
                 made_by_functions.add(class_name)
             variants.append(_variant_of(module, _arguments_taken(factory, module)))
         models[str(factory)] = variants
-    for factory_name, class_name in names_of_classes.items():
+    for name, class_name in class_of_factory.items():
         if class_name in made_by_functions:
-            models[factory_name] = []
+            models[name] = []
 
 
 def _modules_of(factory: Factory) -> Iterator[Any]:

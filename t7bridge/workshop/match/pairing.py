@@ -85,6 +85,7 @@ def pair_parts(
     solver = _Solver(source, target, graphs, in_definition_order, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
+    # What the rules have left of classes that both sides have.
     for sources, targets in solver.unpaired(source, target).shared():
         if by_order and len(sources) == len(targets):
             for source_part, target_part in zip(sources, targets):
@@ -277,14 +278,14 @@ class _Solver:
             why: the reason, see `Conclusions`.
         """
         is_new = False
-        for left, right in zip(source, target):
-            if right.number in self.pairs:
+        for source_part, target_part in zip(source, target):
+            if target_part.number in self.pairs:
                 continue
-            self.pairs[right.number] = (left.number, why)
-            self._paired_sources.add(left.number)
-            label = right.number  # which only both have: it is that of no other pair, and no class
-            self._labels[_SOURCE][left.number] = label
-            self._labels[_TARGET][right.number] = label
+            self.pairs[target_part.number] = (source_part.number, why)
+            self._paired_sources.add(source_part.number)
+            label = target_part.number  # which only both have: it is that of no other pair, and no class
+            self._labels[_SOURCE][source_part.number] = label
+            self._labels[_TARGET][target_part.number] = label
             is_new = True
         return is_new
 
@@ -334,11 +335,11 @@ class _Solver:
             # Several parts of one color look alike to the graphs, and are left to later rules.
             sources_alone = _alone_at_their_place(sources, source_places)
             targets_alone = _alone_at_their_place(targets, target_places)
-            pairs = [(sources_alone[place], part) for place, part in targets_alone.items()]
-            if _names_differ(pairs, scope.depths):
+            in_order = [sources_alone[place] for place in targets_alone]
+            if _names_differ(in_order, [*targets_alone.values()], scope.depths):
                 self._refused[cls] = _OTHER_NAMES
             else:
-                self._pair([source for source, _ in pairs], [target for _, target in pairs], "graph")
+                self._pair(in_order, [*targets_alone.values()], "graph")
 
     def _runs_in_order(self, source: list[PartList], target: list[PartList]) -> bool:
         """Return whether groups run in the order of their list on both sides; a side without a graph is not asked.
@@ -694,16 +695,17 @@ def _names_agree(scope: _Scope) -> bool:
     return source.keys() == target.keys() and all(part.cls == target[name].cls for name, part in source.items())
 
 
-def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
+def _names_differ(sources: PartList, targets: PartList, depths: tuple[int, int]) -> bool:
     """Return whether pairs contradict names: both sides have the same ones, with letters in each, but in other pairs.
 
     Args:
-        pairs: parts of source and target.
+        sources: the source part of each pair.
+        targets: the target parts, in the same order.
         depths: see `_Scope`.
     """
     source_depth, target_depth = depths
-    source_names = [".".join(left.path[source_depth:]) for left, _ in pairs]
-    target_names = [".".join(right.path[target_depth:]) for _, right in pairs]
+    source_names = [".".join(part.path[source_depth:]) for part in sources]
+    target_names = [".".join(part.path[target_depth:]) for part in targets]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
     return _have_letters(source_names)

@@ -69,6 +69,17 @@ class Graph:
                 bits |= self.bit_of[other] | self.bits_before[other]
         self.bits_before[node] = bits
 
+    def add_row(self, nodes: list[str], segments: Segments) -> None:
+        """Add a call of each of several nodes, such as the layers of a recurrent module: each takes the output before.
+
+        Args:
+            nodes: the nodes, in the order in which they run.
+            segments: what the first one takes.
+        """
+        for node in nodes:
+            self.add_call(node, segments)
+            segments = (frozenset((node,)),)
+
     def depth(self, part: Part) -> int:
         """Return the number of nodes that a part depends on, 0 if it has no node: one that runs later has more."""
         return self.bits_before.get(self.nodes.get(part.number, ""), 0).bit_count()
@@ -105,16 +116,13 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
             node = _node_of(part, module)
             node_of_part[part.number] = node
             nodes_of_modules.setdefault(module, []).append(node)
-    for module, nodes in nodes_of_modules.items():
-        nodes_of_modules[module] = _in_running_order(module, nodes)
+    rows_of_nodes = {module: _in_running_order(module, nodes) for module, nodes in nodes_of_modules.items()}
     # What takes the output of a module takes that of the last of its nodes.
-    last_nodes = {module: nodes[-1] for module, nodes in nodes_of_modules.items()}
+    last_nodes = {module: nodes[-1] for module, nodes in rows_of_nodes.items()}
     graph = Graph(node_of_part, outputs=_renamed(wiring.outputs, last_nodes))
     for module, inputs in wiring.calls:
-        segments = _renamed(inputs, last_nodes)
-        for node in nodes_of_modules.get(module, [module]):  # a module without parts is a node, too
-            graph.add_call(node, segments)
-            segments = (frozenset((node,)),)  # the next one takes the output of this one alone
+        nodes = rows_of_nodes.get(module, [module])  # a module without parts is a node, too
+        graph.add_row(nodes, _renamed(inputs, last_nodes))
     return graph
 
 

@@ -450,11 +450,7 @@ def _write_model(request: WriteMatch) -> None:
     report = match.report
     target = match.target_side
     assert target.document is not None  # `write_match` has seen to that
-    problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
-    options = {"dtype": request.dtype is not None, "compact": request.compact}
-    problems = tuple((name, problem) for name, is_given in options.items() if is_given)
-    if problems:
-        raise OptionError(problems=problems, file=str(request.path))
+    _check_no_option_of_pt(request)
     report.notes += fill_template([target.module], match._filling(request.partial))
     report.target_format = "t7"
     report.mode = "template"
@@ -468,3 +464,19 @@ def _write_model(request: WriteMatch) -> None:
     report.target_bytes = output.position
     report.tensors = content.tensors
     report.storages = content.storages
+
+
+def _check_no_option_of_pt(request: WriteMatch) -> None:
+    """Refuse options that a `.t7` has no use for.
+
+    Raises:
+        OptionError: one of them is given.
+    """
+    problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
+    problems = []
+    if request.dtype is not None:
+        problems.append(("dtype", problem))
+    if request.compact:
+        problems.append(("compact", problem))
+    if problems:
+        raise OptionError(problems=tuple(problems), file=str(request.path))

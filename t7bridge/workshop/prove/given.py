@@ -180,13 +180,12 @@ def _image_of_unfolding(conv: Any, unfolding: torch.Tensor, output: torch.Tensor
     places = output.shape[-rank:]
     batch = output.shape[: -rank - 1]  # without the dimension of the channels
     positions = prod(conv.kernel_size)
-    count = prod(batch) * conv.in_channels * positions * prod(places)
-    if count > _MOST_ELEMENTS:
+    count_of_elements = prod(batch) * conv.in_channels * positions * prod(places)
+    if count_of_elements > _MOST_ELEMENTS:
         return None
-    # Of another pass: the buffer has what the last one unfolded.
-    if unfolding.numel() != count or unfolding.shape[-1] != prod(places):
-        return None
-    # Each channel is unfolded alone: it counts as an image.
+    if unfolding.numel() != count_of_elements or unfolding.shape[-1] != prod(places):
+        return None  # it is of another pass than the output: the buffer has what was unfolded last
+    # Each channel is unfolded by itself, and counts as an image.
     unfolding_by_channels = unfolding.reshape(-1, positions, *places)
     images = _images_of_unfolding(unfolding_by_channels, conv.kernel_size, conv.stride, conv.padding)
     if images is None:

@@ -348,15 +348,14 @@ class Judge:
         outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
         outcome.has_recorded_size = element_counts(recorded) == element_counts(node.values)
-        agrees = _agrees(difference, node, members)
-        doubt = "" if agrees else _doubt(outcome.run, node, recorded)
-        if doubt:
-            outcome.decide(NOT_RECORDED, doubt)
-            return  # of the others nothing is known either: they stay undecided
         reason = reason_with_others(outcome, members)
-        if agrees:
+        if _agrees(difference, node, members):
             outcome.decide(AGREES, reason)
         else:
+            doubt = _doubt(outcome.run, node, recorded)
+            if doubt:
+                outcome.decide(NOT_RECORDED, doubt)
+                return  # of the others nothing is known either: they stay undecided
             outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
         for member in members:
             if member.verdict == NOT_RECORDED:  # not `outcome` itself, which is decided by now

@@ -95,7 +95,7 @@ def _follow(start: Run) -> tuple[list[Run], list[Run]]:
         begun.append(run)
         running.add(id(run.obj))
         add_runs_inside(run)
-        run.read_recorded()
+        run.read_recorded()  # after that, as it may clear the input, which the runs inside have got by then
         stack.append((run, True))
         stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended
