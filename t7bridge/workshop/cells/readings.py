@@ -93,7 +93,7 @@ def _with_atom_for_sum(poly: Poly, atoms: Atoms) -> Iterator[tuple[Poly, Atom, P
         for value in _values_times_matrices(gate.of):
             if len(value) == 1:
                 continue  # it is not a sum
-            atom = atoms.value(value)
+            atom = atoms.of_value(value)
             for factor in (atom_alone(gate), one_minus_gate):
                 terms = times(value, factor)
                 if set(terms) <= set(poly):

@@ -150,7 +150,7 @@ def check_sources(pieces: Iterable[Piece], tensors: Mapping[str, Tensor], prefix
         prefix: that of the graph's tensors in it.
 
     Raises:
-        NotACell: it does.
+        NotACell: it does one of these.
     """
     pieces_of: dict[str, list[Piece]] = {}
     types: set[Any] = set()

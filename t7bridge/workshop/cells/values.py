@@ -124,7 +124,7 @@ class Values:
         self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
-    def value(self, link: Link, size: int | None = None) -> Rows:
+    def _as_atom(self, link: Link, size: int | None = None) -> Rows:
         """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
 
         Args:
@@ -133,20 +133,31 @@ class Values:
         """
         number, path = link
         if number == 0:  # the input of the graph, or an element of it
-            recorded = self._recorded_input
-            for index in path:
-                items = items_of(recorded) or []
-                recorded = items[index] if 0 <= index < len(items) else None
-            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # examples and features
-                _, size = recorded.size
-        return Rows(atom_alone(self.atoms.value(link)), size)
+            recorded_size = self._recorded_size(path)
+            size = size if recorded_size is None else recorded_size
+        return Rows(atom_alone(self.atoms.of_value(link)), size)
+
+    def _recorded_size(self, path: tuple[int, ...]) -> int | None:
+        """Return the number of features of an element of the last input; `None` if the file does not have it.
+
+        Args:
+            path: from the input of the graph to the element; empty for the input itself.
+        """
+        recorded = self._recorded_input
+        for index in path:
+            items = items_of(recorded) or []
+            recorded = items[index] if 0 <= index < len(items) else None
+        if not isinstance(recorded, Tensor) or len(recorded.size) != 2:  # examples and features
+            return None
+        _, features = recorded.size
+        return features
 
     def run(self) -> Iterator[tuple[int, Poly]]:
         """Yield the number of each node that returns rows of features, which are not cut, and what each feature is.
 
         Before it asks for the next, the caller may `replace` the value by an atom, which the nodes after it then take.
         """
-        self._values = [self.value((0, ()))]
+        self._values = [self._as_atom((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
             value = self._output_of_node(number, node)
             self._values.append(value)
@@ -165,7 +176,7 @@ class Values:
         try:
             return self.output(spec, f"{node.module}.", value)
         except UnknownValue:
-            return self.value((number, ()), _width(spec))
+            return self._as_atom((number, ()), _width(spec))
 
     def atom_of(self, number: int) -> Atom:
         """Return the atom that the value of a node is, or one that may `replace` it.
@@ -174,7 +185,7 @@ class Values:
             number: of the node, from 1; its value is rows of features.
         """
         atom = single_atom(self._values[number].poly)
-        return self.atoms.value((number, ())) if atom is None else atom
+        return self.atoms.of_value((number, ())) if atom is None else atom
 
     def replace(self, number: int, atom: Atom) -> None:
         """Make an atom the value of a node, of the same size."""
@@ -193,7 +204,7 @@ class Values:
             if isinstance(value, list) and -len(value) <= index < len(value):
                 value = value[index]
             else:  # an element of what is no list here is a value of its own, of which nothing is known
-                value = self.value((number, path[:depth]))
+                value = self._as_atom((number, path[:depth]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
         return value
@@ -604,7 +615,7 @@ def _listed(value: _Value) -> list[_Value]:
     """Return a value that is a list; refuse any other.
 
     Raises:
-        UnknownValue: it is none.
+        UnknownValue: it is no list.
     """
     if not isinstance(value, list):
         raise UnknownValue

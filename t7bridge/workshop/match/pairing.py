@@ -424,9 +424,9 @@ class _Solver:
         for sources, targets in self._pairable(scope):
             if sources[0].cls in self._incomplete:
                 continue  # its list has holes
-            rows = self._in_order(scope, sources, targets)
-            if rows is not None:
-                self._pair(*rows, "numbers")  # none of them is paired yet
+            both_in_order = self._in_order(scope, sources, targets)
+            if both_in_order is not None:
+                self._pair(*both_in_order, "numbers")  # none of them is paired yet
                 return True
         return False
 
@@ -442,25 +442,25 @@ class _Solver:
             targets: as many on the other.
         """
         # Empty for a side without a graph, or where the parts are on several branches.
-        source_row = self._in_running_order(sources, _SOURCE)
-        target_row = self._in_running_order(targets, _TARGET)
-        if source_row and target_row:
-            return source_row, target_row
+        ordered_sources = self._in_running_order(sources, _SOURCE)
+        ordered_targets = self._in_running_order(targets, _TARGET)
+        if ordered_sources and ordered_targets:
+            return ordered_sources, ordered_targets
         # Empty for a side that has no list of all of these parts.
         source_list = _list_with(sources, scope.source)
         target_list = _list_with(targets, scope.target)
         if source_list and target_list and not self._have_common_order(source_list, target_list):
             return None
-        if not source_row:
-            source_row = [part for part in source_list if part in sources]
-        if not target_row:
-            target_row = [part for part in target_list if part in targets]
-        if not source_row or not target_row:
+        if not ordered_sources:
+            ordered_sources = [part for part in source_list if part in sources]
+        if not ordered_targets:
+            ordered_targets = [part for part in target_list if part in targets]
+        if not ordered_sources or not ordered_targets:
             return None
         # A list has no order if a graph says another one, or none: its parts are on several branches.
-        if not self._runs_in_order([[part] for part in source_row], [[part] for part in target_row]):
+        if not self._runs_in_order([[part] for part in ordered_sources], [[part] for part in ordered_targets]):
             return None
-        return source_row, target_row
+        return ordered_sources, ordered_targets
 
     def _have_common_order(self, source: PartList, target: PartList) -> bool:
         """Return whether what two lists have in common comes in the same order: otherwise they are different lists.
@@ -719,21 +719,28 @@ def _have_letters(names: Iterable[str]) -> bool:
 # Numbered lists
 
 
-def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
-    """Return the numbered lists that parts are in, in the order of their numbers.
+@define(frozen=True)
+class _NumberedList:
+    """Parts whose paths differ in one step, which is a number: `layers.0.conv` and `layers.1.conv`.
 
-    Returns:
-        The parts of each list, perhaps only one, and whether the number is the last step of their paths. Parts that are
-        in a list and in a list around it are in both.
+    Attributes:
+        parts: the parts in the order of their numbers, perhaps only one.
+        is_of_layers: whether the number is the last step of the paths, as in `layers.0`.
     """
-    rows = []
+
+    parts: PartList
+    is_of_layers: bool
+
+
+def _numbered(parts: PartList) -> list[_NumberedList]:
+    """Return the numbered lists that parts are in; parts in a list and in a list around it are in both."""
+    lists = []
     for (depth, path), members in _by_list_and_number(parts).items():
         # Two parts of one number, as `1` and `01` are, have no order: it is no list.
-        if all(len(same) == 1 for same in members.values()):
+        if all(len(of_one_number) == 1 for of_one_number in members.values()):
             in_order = [part for number in sorted(members) for part in members[number]]
-            is_last_step = depth == len(path) - 1
-            rows.append((in_order, is_last_step))
-    return rows
+            lists.append(_NumberedList(in_order, is_of_layers=depth == len(path) - 1))
+    return lists
 
 
 def _by_list_and_number(parts: PartList) -> dict[tuple[int, tuple[str, ...]], dict[int, PartList]]:
@@ -762,15 +769,15 @@ def _list_with(wanted: PartList, parts: PartList) -> PartList:
         parts: all, among which these are.
     """
     numbers = {part.number for part in wanted}
-    for row, _ in _numbered(parts):
-        if numbers.issubset(part.number for part in row):
-            return row
+    for numbered in _numbered(parts):
+        if numbers.issubset(part.number for part in numbered.parts):
+            return numbered.parts
     return []
 
 
 def _lists_of_layers(parts: PartList) -> list[PartList]:
     """Return the numbered lists of several layers: those whose number is the last step, `layers.0` and `layers.1`."""
-    return [row for row, is_last_step in _numbered(parts) if is_last_step and len(row) > 1]
+    return [numbered.parts for numbered in _numbered(parts) if numbered.is_of_layers and len(numbered.parts) > 1]
 
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
@@ -778,8 +785,8 @@ def _group_lists_of(parts: PartList) -> list[_GroupList]:
 
     Groups are containers with a number, `layer1`, or layers with the same number in their names, `conv1` and `bn1`.
     """
-    rows = [*_lists_of_containers(parts), *_lists_of_numbered_names(parts)]
-    return sorted(rows, key=lambda row: -sum(row.lengths))
+    lists = [*_lists_of_containers(parts), *_lists_of_numbered_names(parts)]
+    return sorted(lists, key=lambda group_list: -sum(group_list.lengths))
 
 
 def _lists_of_containers(parts: PartList) -> Iterator[_GroupList]:

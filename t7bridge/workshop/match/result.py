@@ -175,8 +175,8 @@ class Match(Printed):
         pairs = f"{counted(len(self.pairs), 'pair')}, " if self.pairs else ""
         return pairs + self.sentence()
 
-    def _repr_html_(self) -> str:
-        """Return a table of the pairs and of the open keys, for notebooks."""
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the pairs and the open keys as rows of a table: source, target, shape, and reason."""
         rows = [(pair.source or "-", pair.target, extents(pair.target_shape), pair.why) for pair in self.pairs]
         for group in self.ambiguous:
             rows.append((", ".join(group.source), ", ".join(group.target), "", f"ambiguous: {group.reason}"))
@@ -184,9 +184,13 @@ class Match(Printed):
             rows.append((key, "", extents(self.source_side.tensors[key].shape), "unmatched"))
         for key in self.unmatched_target:
             rows.append(("", key, extents(self.target_side.tensors[key].shape), "unmatched"))
+        return rows
+
+    def _repr_html_(self) -> str:
+        """Return a table of the pairs and of the open keys, for notebooks."""
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("source", "target", "shape", "by"))
         body = ""
-        for row in rows:
+        for row in self._rows():
             cells = "".join(f"<td>{_cell(text)}</td>" for text in row)
             body += f"<tr>{cells}</tr>"
         notes = "".join(f"<div>{escaped(str(note))}</div>" for note in joined(self.notes))

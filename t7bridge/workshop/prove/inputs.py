@@ -290,11 +290,12 @@ class _EnteredLayers(Kinds):
         if facts.flow is not None:
             return super().visit(spec, kind)
         if facts.output is same:
-            return kind  # an output of the same shape: the next layer says what this one takes
-        # Of other layers, what the next one says is a guess of what this one takes.
-        if origin.count(_OUTPUT_OF_TAKER) < _MOST_GUESSED_FROM and not facts.takes_list:
-            return Kind("any", origin=(*origin, _OUTPUT_OF_TAKER))
-        return ANY
+            return kind  # it has the shape of the input: what the next layer takes, this one takes, too
+        if facts.takes_list or origin.count(_OUTPUT_OF_TAKER) >= _MOST_GUESSED_FROM:
+            return ANY
+        # What the next layer takes is a guess of what this one takes (`_Hints._guessed_example`): its input has an
+        # origin that says so.
+        return Kind("any", origin=(*origin, _OUTPUT_OF_TAKER))
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.

@@ -480,7 +480,7 @@ def _check_size(layer: LiveLayer, inputs: Values, recorded_size: int) -> None:
         recorded_size: the number of elements of its recorded output.
 
     Raises:
-        RefusedError: it would.
+        RefusedError: it would return that much.
     """
     shapes = layer.shapes(inputs)
     if shapes is None:

@@ -110,7 +110,7 @@ class TwoModels:
                 problem_over_steps = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first = self._on_accepted_input(mine)
-        # It takes neither sequences nor one step: why it refuses sequences is what the user has to know.
+        # The second model takes neither sequences nor one step: the user has to know why it refuses sequences.
         if first.result.theirs.error and problem_over_steps is not None:
             raise problem_over_steps
         return self._proof_of_layers(mine, first)
