@@ -46,7 +46,7 @@ def add_runs_inside(run: Run) -> None:
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
     if container is None:
-        # Nobody knows what it does with its modules, if it has any: they have no runs.
+        # A layer, or a container of which nobody knows what it does with its modules: these have no runs.
         run.is_container = _has_modules(run.obj)
         return
     run.is_container = True
@@ -97,7 +97,8 @@ def _add_runs_of_flow(run: Run, container: _Container) -> None:
         return
     values.pass_back(result)
     if container.is_transparent:
-        # It does nothing itself: what its modules return is compared, and perhaps what it makes of that.
+        # Its modules are compared. Itself it is only if it computes something of what they return, such as a
+        # concatenation.
         run.is_compared = result.is_computed
         run.joined = result.joined()
 
@@ -316,8 +317,7 @@ class RecordedValues(Domain[PassedValue]):
     def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
         """Apply a function to a tensor whose first dimensions are merged into one, so that `dims` remain.
 
-        Unlike that of `Domain.merge`, the result is not split again: the output of the container, which it is, is
-        recorded by itself.
+        The result, which is the output of the container, is not split again, as by `Domain.merge`: it is recorded.
         """
         if isinstance(value.value, Tensor):
             value = PassedValue(_with_merged_dims(value.value, dims))

@@ -86,7 +86,7 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
+        # A run with errors reads from the nodes that compute its input what these computed in the run of its number.
         self.perturbed = [self.compute(error_run) for error_run in range(PERTURBED_RUNS)]
         self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 

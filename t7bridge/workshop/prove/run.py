@@ -244,13 +244,13 @@ class Run:
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
-        # In evaluation a recurrent module overwrites its output in each step, as other modules do.
-        keeps_all_outputs = self.is_recurrent and not self.is_in_evaluation
-        if not keeps_all_outputs and not self.is_last:
-            return None
-        if self.is_recurrent and self.step is not None:
-            if keeps_all_outputs:
+        if self.is_recurrent and not self.is_in_evaluation:
+            # In training it keeps the outputs of all steps, however often it runs.
+            if self.step is not None:
                 return recorded_of_step(self.obj, "outputs", self.step_in_tables)
+        elif not self.is_last:
+            return None
+        elif self.is_recurrent and self.step is not None:
             # This is the last step, as others have no run in evaluation. A backward has set the field `output` to that
             # of the first step; the table has the last.
             output_of_last_step = self._output_of_last_step()
