@@ -185,7 +185,7 @@ def _recurrent_match(source: Side) -> Match | None:
 def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
-    Of equally good ones that is the one of the library asked first, with the plainest name.
+    Of equally good ones that is the one of the library asked first, with the shortest name.
 
     Args:
         source: the side that has the values.
@@ -219,7 +219,7 @@ def _matches_of(
     """Yield the matches with models of a library: some have the same shapes, and matching keys tells which is meant.
 
     Args:
-        same: those with the layers of the source and no others, the plainest first.
+        same: those with the layers of the source and no others, the shortest name first.
         others: those with other layers, the nearest first; they count only if all keys match nevertheless.
         source: the source.
         lines: the user's mapping.
