@@ -229,6 +229,22 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
     return result
 
 
+def _classes_of_nodes(graph: Graph, parts: Sequence[Part], classes: set[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the classes of the parts of each node that has any, in an order that is the same on both sides.
+
+    Args:
+        graph: the data flow between the parts.
+        parts: those of one side.
+        classes: the classes that count.
+    """
+    classes_of: dict[str, list[Any]] = {}
+    for part in parts:
+        node = graph.nodes.get(part.number)
+        if node is not None and part.cls in classes:
+            classes_of.setdefault(node, []).append(part.cls)
+    return {node: tuple(sorted(classes_there, key=repr)) for node, classes_there in classes_of.items()}
+
+
 @define(frozen=True)
 class _Taker:
     """What takes the output of a node.
@@ -246,21 +262,19 @@ class _Taker:
 
 class _Flow:
     """The data flow between the parts of classes that both sides have equally often; other nodes are passed through.
+    Nodes with such parts take segments in each of their calls, from the nearest nodes with parts before.
 
     Args:
         graph: the data flow between all parts.
         parts: those of one side.
         classes: the classes.
+
+    Attributes:
+        classes: those of the parts of each node with parts.
     """
 
     def __init__(self, graph: Graph, parts: Sequence[Part], classes: set[Any]) -> None:
-        inside: dict[str, list[Any]] = {}
-        for part in parts:
-            node = graph.nodes.get(part.number)
-            if node is not None and part.cls in classes:
-                inside.setdefault(node, []).append(part.cls)
-        self.classes = {node: tuple(sorted(classes_there, key=repr)) for node, classes_there in inside.items()}
-        """The classes of the parts of each node that has any, in an order that is the same on both sides."""
+        self.classes = _classes_of_nodes(graph, parts, classes)
         self._graph = graph
         self._sources_of_passed: dict[str, frozenset[str]] = {}
         """What `_sources_of` returns for each node without parts, which is passed through."""
