@@ -87,10 +87,15 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
     """
     entered = _EnteredLayers(side)
     try:
-        entered(plan, Kind("any", origin=_THE_INPUT))
+        entered(plan, _kind_at(_THE_INPUT))
     except (*FLOW_ERRORS, RecursionError):
         return None  # a flow needs to know more of the input, or modules are nested too deep
     return entered.hints.example(_THE_INPUT)
+
+
+def _kind_at(origin: Origin) -> Kind:
+    """Return the kind of the input of a model, or of a value in it, of which only the origin is known."""
+    return Kind("any", origin=origin)
 
 
 class _Hints:
@@ -295,7 +300,7 @@ class _EnteredLayers(Kinds):
             return ANY
         # What the next layer takes is a guess of what this one takes (`_Hints._guessed_example`): its input has an
         # origin that says so.
-        return Kind("any", origin=(*origin, _OUTPUT_OF_TAKER))
+        return _kind_at((*origin, _OUTPUT_OF_TAKER))
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
@@ -308,7 +313,7 @@ class _EnteredLayers(Kinds):
             return TENSOR
         shortest = min(origins, key=len)
         self.hints.add_same_shape(origins, shortest)
-        return Kind("any", origin=shortest)
+        return _kind_at(shortest)
 
     # The domain, where a value is a part of the input
 
@@ -337,7 +342,7 @@ class _EnteredLayers(Kinds):
         """Apply a function to every element of a list; in the input once, to an element that is like all of them."""
         if value.origin is None:
             return super().steps(value, apply)
-        return many(apply(Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
+        return many(apply(_kind_at((*value.origin, _EACH_ELEMENT))))
 
     def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
         """Apply a module, or a copy of it, to every element of a list.
@@ -351,7 +356,7 @@ class _EnteredLayers(Kinds):
         """
         if value.origin is None:
             return super().each(value, apply, different)
-        return many(apply(0, Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
+        return many(apply(0, _kind_at((*value.origin, _EACH_ELEMENT))))
 
 
 def _recorded_input(spec: ModuleSpec) -> Spec:
