@@ -114,6 +114,18 @@ def test_save_arrays_in_tuples(suffix: str, tmp_path: Path) -> None:
     assert read_back["again"] is read_back["layers"]
 
 
+@pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors"])
+@pytest.mark.parametrize("names", [("part", "whole"), ("whole", "part")])
+def test_save_memory_that_begins_alike(names: tuple[str, str], suffix: str, tmp_path: Path) -> None:
+    """Arrays of different lengths at one address are two storages of PyTorch: the shorter one is not taken for both."""
+    array = np.arange(4, dtype=np.float32)
+    tensors = {"part": torch.from_numpy(array[:2]), "whole": torch.from_numpy(array)}
+    path = tmp_path / f"x.{suffix}"
+    t7bridge.save({name: tensors[name] for name in names}, path)
+    value = t7bridge.load(path)
+    assert {name: value[name].numpy().tolist() for name in names} == {"part": [0, 1], "whole": [0, 1, 2, 3]}
+
+
 def test_writer_keeps_default_dict(tmp_path: Path) -> None:
     """A defaultdict with an array in it stays one, with its factory, where the writer may name other packages."""
     value = DefaultDict(PythonGlobal("builtins", "list"))
