@@ -38,6 +38,11 @@ class Quotient(torch.nn.Module):
 # Cases that Lua has not recorded with the others, and what each may need: `testfiles/lua/values.t7` has quotients.
 UNRECORDED = {
     "diagonal": (Diagonal(), [torch.randn(2, 3, 3)], ()),
+    "alpha dropout": (
+        torch.nn.Sequential(torch.nn.AlphaDropout(0.3), torch.nn.Tanh(), torch.nn.FeatureAlphaDropout(0.2)).eval(),
+        [torch.randn(2, 5)],
+        (),
+    ),
     "quotient": (Quotient(), [torch.randn(2, 5)], ("layers",)),
 }
 
