@@ -233,6 +233,7 @@ local function sound(m, v)
     or (v:size(v:dim()) + 2 * m.padW - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) + 2 * m.padH - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialConvolutionMap' and ((v:size(v:dim()) - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialReflectionPadding' then return math.max(m.pad_l, m.pad_r) < v:size(v:dim()) and math.max(m.pad_t, m.pad_b) < v:size(v:dim() - 1) end
+  if name == 'nn.SpatialUpSamplingBilinear' then return math.max(v:size(v:dim()), v:size(v:dim() - 1)) <= 40 end -- places of elements in single precision
   if name:find('BatchNormalization') and v:size(1) == 1 then random_layers = true end -- today's nn takes the running statistics then
   for _, c in ipairs(m.modules or {}) do
     if name ~= 'nn.Sequential' and name ~= 'nn.Concat' and name ~= 'nn.ConcatTable' then break end
