@@ -216,6 +216,7 @@ local function sound(m, v)
   end
   if name == 'nn.DotProduct' or name == 'nn.CosineDistance' or name == 'nn.PairwiseDistance' then return #v == 2 and alike(v) and v[1]:dim() <= 2 end
   if name == 'nn.Squeeze' and torch.isTensor(v) and v:nElement() == 1 then return false end -- returns memory that nobody wrote
+  if name == 'nn.Abs' and torch.isTensor(v) and v:eq(0):sum() > 0 then return false end -- whose gradient at 0 is 1 here, and 0 in PyTorch
   if name == 'nn.ZipTable' then for _, t in ipairs(v) do if torch.isTensor(t) or #t ~= #v[1] then return false end end end
   if name == 'nn.MixtureTable' then return torch.isTensor(v[1]) and v[1]:dim() <= 2 and torch.isTensor(v[2]) == false and alike(v[2]) end
   if name == 'nn.Concat' or name == 'nn.Parallel' then

@@ -550,6 +550,45 @@ def test_batch_that_pytorch_fixes_is_the_example_s(tmp_path):
     assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(rows), Taken()(rows))
 
 
+class Doubled(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class Rolled(nn.Module):
+    def forward(self, x):
+        return x.roll(1, 0)
+
+
+class Paired(nn.Module):
+    def forward(self, x):
+        return x.view(x.shape[0] // 2, 2, -1).sum(1)
+
+
+def test_a_batch_of_one_is_not_that_of_the_trace(tmp_path):
+    """PyTorch's decomposition may fix a batch of two, with which a batch of one is traced."""
+    rows = torch.randn(1, 4)
+    t7bridge.save_module(Rolled(), tmp_path / "m.t7", example_inputs=rows)
+    assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(rows), Rolled()(rows))
+
+
+PROGRAMS = {
+    "below its range": (Doubled(), torch.export.Dim("batch", min=4, max=10), 3),
+    "above its range": (Doubled(), torch.export.Dim("batch", min=4, max=10), 11),
+    "odd": (Paired(), torch.export.Dim.AUTO, 3),
+    "half of one is nothing": (Paired(), torch.export.Dim.AUTO, 1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_not_converted_for_sizes_that_it_refuses(name, tmp_path):
+    """The example has to meet the conditions that the user stated, and those of the code."""
+    module, rows, batch = PROGRAMS[name]
+    program = torch.export.export(module, (torch.randn(4, 4),), dynamic_shapes=({0: rows},))
+    with pytest.raises(ModelError, match="other sizes than the example"):
+        t7bridge.save_module(program, tmp_path / "m.t7", example_inputs=torch.randn(batch, 4))
+
+
 def test_circular_padding_crops_first(tmp_path):
     """Of negative and positive numbers the first crop, and the second repeat what is left, as in PyTorch."""
     images = torch.randn(2, 3, 5, 6)
