@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fuzz_blocks import WIDTH, drawn
+from fuzz_blocks import RANKS, WIDTH, drawn
 from torch import Tensor, nn
 
 import t7bridge
@@ -260,25 +260,31 @@ def module_of(choose: random.Random, share_drawn: float) -> tuple[Chain, list[in
         choose: the source of randomness.
         share_drawn: the share of blocks with random arguments.
     """
-    is_image = choose.random() < 0.6
-    table = IMAGES if is_image else SEQUENCES
+    kind = choose.choices([*RANKS], _SHARES)[0]
+    table = {"image": IMAGES, "sequence": SEQUENCES}.get(kind)
     blocks: list[Block] = []
     for _ in range(choose.randint(1, 4)):
-        if choose.random() < share_drawn:
-            name, (function, layers) = drawn(choose, is_image)
+        if table is None or choose.random() < share_drawn:
+            name, (function, layers) = drawn(choose, kind)
             blocks.append(Block(name, function, **layers))
         else:
             blocks.append(table[choose.choice([*table])]())
     batch = choose.choice((1, 2, 3))
-    extents = [choose.choice((8, 9, 12, 16)) for _ in range(2)]
-    extents[1] = extents[0] if choose.random() < 0.5 else extents[1]
-    sizes = [batch, WIDTH, *extents] if is_image else [batch, extents[0], WIDTH]
-    return Chain(blocks, choose.choice([*ENDS])).eval(), sizes
+    extents = [choose.choice((4, 5, 6) if kind == "volume" else (8, 9, 12, 16)) for _ in range(RANKS[kind] - 2)]
+    if kind == "image" and choose.random() < 0.5:
+        extents[1] = extents[0]
+    sizes = [batch, extents[0], WIDTH] if kind == "sequence" else [batch, WIDTH, *extents]
+    ends = [*ENDS] if kind != "rows" else ["none"]  # which has no dimension to spare
+    return Chain(blocks, choose.choice(ends)).eval(), sizes
+
+
+_SHARES = (5, 3, 1, 1, 1)
+"""How often each kind of inputs is drawn, in the order of `RANKS`."""
 
 
 def other_sizes(sizes: list[int], choose: random.Random) -> list[int]:
     """Return other sizes of the example: batches, and extents but those of features."""
-    features = 1 if len(sizes) == 4 else 2
+    features = 2 if len(sizes) == 3 and sizes[1] != WIDTH else 1
     extents = [
         extent if place == features else choose.choice((extent, extent + 1, extent + 2, 2 * extent, 7, 10, 13, 15, 18))
         for place, extent in enumerate(sizes)
@@ -436,7 +442,7 @@ def trained(module: nn.Module, example: Tensor) -> list[Tensor] | str:
     """Return what the Lua script's function of this name returns; the error as text if PyTorch cannot train here."""
     module = deepcopy(module).train()
     for inner in module.modules():
-        if isinstance(inner, nn.InstanceNorm2d) and inner.track_running_stats:
+        if isinstance(inner, nn.modules.instancenorm._InstanceNorm) and inner.track_running_stats:
             return "Lua normalizes by the running statistics in training, too, of which a note tells"
         # nn's layer takes its running statistics for a batch of one, in training too.
         if isinstance(inner, nn.modules.batchnorm._BatchNorm) and len(example) == 1:
