@@ -39,6 +39,9 @@ from t7bridge.errors import T7BridgeError
 _TOGETHER = 25
 """Models that one Lua process runs."""
 
+_SHARE_OF_DOUBLES = 0.1
+"""How many modules compute in double precision."""
+
 _RATE = 0.05
 """Learning rate of the step of training."""
 
@@ -53,15 +56,16 @@ function trained(model, input)
    local outputs = torch.isTensor(output) and {{output}} or output
    local results, weights = {{}}, {{}}
    for index, value in ipairs(outputs) do
-      results[index] = value:double()
+      results[index] = value:clone():double()
       local count = value:nElement()
       weights[index] = (count > 1 and torch.linspace(-1, 1, count) or torch.Tensor{{-1}}):typeAs(value):viewAs(value)
    end
-   results[#results + 1] = model:backward(input, torch.isTensor(output) and weights[1] or weights):double()
+   results[#results + 1] = model:backward(input, torch.isTensor(output) and weights[1] or weights):clone():double()
    if parameters:dim() > 0 then parameters:add(-{rate}, gradients) end
    model:evaluate()
    output = model:forward(input)
-   for _, value in ipairs(torch.isTensor(output) and {{output}} or output) do results[#results + 1] = value:double() end
+   outputs = torch.isTensor(output) and {{output}} or output
+   for _, value in ipairs(outputs) do results[#results + 1] = value:clone():double() end
    return results
 end
 for _, number in ipairs({{{numbers}}}) do
@@ -83,7 +87,7 @@ for _, number in ipairs({{{numbers}}}) do
       else
          if torch.isTensor(output) then output = {{output}} end
          results[place] = {{}}
-         for index, value in ipairs(output) do results[place][index] = value:double() end
+         for index, value in ipairs(output) do results[place][index] = value:clone():double() end
       end
    end
    torch.save(folder .. 'out.t7', results)
@@ -392,7 +396,9 @@ def made(number: int, options: argparse.Namespace, folder: Path, counts: Counter
     torch.manual_seed(choose.randrange(1 << 31))
     try:
         module, sizes = module_of(choose, options.drawn)
-        example = torch.randn(sizes)
+        dtype = torch.float64 if choose.random() < _SHARE_OF_DOUBLES else torch.float32
+        module.to(dtype)
+        example = torch.randn(sizes, dtype=dtype)
         with torch.no_grad():
             outputs = listed(module(example.clone()))
     except Exception:  # arguments that do not fit
@@ -414,7 +420,7 @@ def made(number: int, options: argparse.Namespace, folder: Path, counts: Counter
         counts["DIFFERENT"] += 1
         print(f"{number} {names}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         return None
-    inputs = [example, *(torch.randn(other_sizes(sizes, choose)) for _ in range(options.sizes))]
+    inputs = [example, *(torch.randn(other_sizes(sizes, choose), dtype=dtype) for _ in range(options.sizes))]
     notes = " ".join(note.message for note in report.notes if note.code == "fixed-sizes")
     t7bridge.save([[t7bridge.Tensor.from_numpy(value.numpy())] for value in inputs], folder / "in.t7")
     return Case(number, module, inputs, results_of(module, inputs), folder, notes)
