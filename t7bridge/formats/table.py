@@ -161,8 +161,8 @@ class Document:
         self._layout = layout
         self._roots: list[Any] | None = None
         """The values; `None` until they are read."""
-        self._has_been_read = False
-        """Whether the values were read once; `forget` may have released them since."""
+        self._notes_of_values = slice(0, 0)
+        """Which notes the last reading of the values has added."""
 
     @property
     def spec(self) -> FormatSpec:
@@ -187,12 +187,14 @@ class Document:
             FormatError: the file is damaged.
         """
         if self._roots is None:
+            # Those of an earlier reading, which failed or was released by `forget`, are added again.
+            del self._notes[self._notes_of_values]
             note_count = len(self._notes)
-            with about_file(self.path):
-                self._roots = self._load()
-            if self._has_been_read:  # reading again what `forget` released has added the same notes again
-                del self._notes[note_count:]
-            self._has_been_read = True
+            try:
+                with about_file(self.path):
+                    self._roots = self._load()
+            finally:
+                self._notes_of_values = slice(note_count, len(self._notes))
         return self._roots
 
     @property

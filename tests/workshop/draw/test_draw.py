@@ -311,6 +311,15 @@ def test_modules_again_in_several_models() -> None:
     assert found == {"first.1": "first.0", "second.1": "second.0"}
 
 
+def test_modules_again_where_two_models_have_one_key() -> None:
+    """A module that is in a model twice refers to that model, also if another one's keys are the same."""
+    shared = TorchObject("nn.Tanh")
+    inner = chain(TorchObject("nn.Sigmoid"), shared, shared)
+    drawing = t7bridge.draw(Table.of({"a.b": chain(shared, shared, shared), "a": Table.of({"b": inner})}))
+    for nodes in (drawing.graph()["nodes"], drawing._graph(drawing.pictured, {})["nodes"]):
+        assert [(node["id"], node["same_as"]) for node in nodes if "same_as" in node] == [(3, 2), (4, 2), (8, 7)]
+
+
 def residual() -> TorchObject:
     """A block with a skip."""
     return chain(
