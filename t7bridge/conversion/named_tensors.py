@@ -65,25 +65,25 @@ class _UniqueNames:
 
     Attributes:
         used: the names.
-        next_numbers: of those that were wanted again, the number to try next.
+        numbers: of those that were wanted again, the last number returned: smaller ones are in use.
     """
 
     used: set[Name] = field(factory=set)
-    next_numbers: dict[Name, int] = field(factory=dict)
+    numbers: dict[Name, int] = field(factory=dict)
 
     def unused(self, name: Name) -> Name:
-        """Return a name that is not in use: the name, or `name~2`, …. It does not count as used yet; see `reserve`.
+        """Return a name that is not in use: the name, or `name~2`, …; the same each time, until it is used.
 
         Args:
             name: the steps of the name; a number is added to the last one.
         """
         *steps_before, last_step = name
         candidate = name
-        number = self.next_numbers.get(name, 2)
+        number = self.numbers.get(name, 2)
         while candidate in self.used:
             candidate = (*steps_before, f"{last_step}~{number}")
+            self.numbers[name] = number
             number += 1
-            self.next_numbers[name] = number
         return candidate
 
     def reserve(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:

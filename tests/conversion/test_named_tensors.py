@@ -324,6 +324,12 @@ def test_other_names_are_those_of_no_group(tmp_path: Path) -> None:
         assert [file[name][()].item() for name in ("1", "1~2/b", "1~2/b~2/c")] == [0, 1, 2]
     assert any(note.message.endswith("written as 1~2.b~2.c") for note in report.notes)
 
+    value = {1: tensors[0], "1": {"b": tensors[1], "c": tensors[2]}}
+    t7bridge.save(value, tmp_path / "y.pt")
+    flat(tmp_path / "y.pt", tmp_path / "y.h5")
+    with h5py.File(tmp_path / "y.h5") as file:  # what is in one group stays in one
+        assert {name: sorted(group) for name, group in file.items() if name != "1"} == {"1~2": ["b", "c"]}
+
     names = _UniqueNames({("a",)})
     assert _reserve_in_groups(("a",), names, groups={("a~2",)}) == ("a~",)
 

@@ -18,7 +18,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from ...data import np
-from ...errors import CorruptError, UnsupportedError, WriteError
+from ...errors import CorruptError, T7BridgeError, UnsupportedError, WriteError
 from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS
 from ...graph.tensor import Tensor, place_of
 from ...io.output import FileOutput
@@ -126,7 +126,13 @@ class _Reader:
         """Number of attributes that are left out."""
         self._attribute_names: list[str] = []
         """The first of the attributes that are left out, for a note."""
-        self._list()
+        try:
+            self._list()
+        except T7BridgeError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # No message can be relied on: a file may have taken over the process that sends them.
+            raise CorruptError("the HDF5 library says of it what no file can have") from error
 
     def roots(self) -> list[Any]:
         """Return the tensors and texts, in a dict for each group, as the one item of a list; new dicts each time.
@@ -164,7 +170,7 @@ class _Reader:
         # Closed at an error, too: until then no other question can be asked.
         with closing(self._file.listing(max(0, self._inflation.bytes_left), self._path_of)) as messages:
             # The first message is about the root group, whose texts are metadata. Texts of others are left out.
-            root = next(messages)
+            root = next(messages, {})
             self._paths.append(((), []))
             self.metadata = {_name(name): _name(text) for name, text in root["texts"].items()}
             self._count_attributes((), root)

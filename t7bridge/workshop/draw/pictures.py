@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from importlib.resources import files
 from math import ceil, dist
+from typing import Any
 from xml.sax import saxutils
 
 from ...data import define
@@ -306,16 +307,16 @@ def as_png(root: Box, title: str) -> bytes:
         UnsupportedError: none of them is installed, or can convert this one.
     """
     data = as_svg(root, title).encode("utf-8", "replace")
-    try:
-        import cairosvg
-    except ImportError:
-        pass
-    else:
-        return bytes(cairosvg.svg2png(bytestring=data))
     program = shutil.which("rsvg-convert")
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     width, height = map(ceil, _size(root))
-    if program is not None:
+    try:
+        import cairosvg
+    except (ImportError, OSError):  # `OSError`: the library cairo, which it loads, is not installed
+        cairosvg = None
+    if cairosvg is not None:
+        png = _by_cairosvg(cairosvg, data)
+    elif program is not None:
         png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
     elif browser is None:
         raise UnsupportedError("no converter to .png is installed", hint=_HINT_FOR_PNG)
@@ -326,6 +327,19 @@ def as_png(root: Box, title: str) -> bytes:
     if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return png
+
+
+def _by_cairosvg(cairosvg: Any, svg: bytes) -> bytes:
+    """Return a picture as the bytes of a PNG; empty if CairoSVG fails, as for one of more pixels than cairo takes.
+
+    Args:
+        cairosvg: the module.
+        svg: the picture.
+    """
+    try:
+        return bytes(cairosvg.svg2png(bytestring=svg))
+    except Exception:  # errors of cairo have no class in common but this
+        return b""
 
 
 def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:
