@@ -167,6 +167,14 @@ def test_module_notes_its_own_data_once(tmp_path: Path) -> None:
         ("root.model.vocab", "in config.json: 2 values of nn.Sequential"),
         ("", "what stands beside the model is in config.json: epoch"),
     ]
+    # The two files alone are compared, and what is in the third one is not in the second.
+    verified = t7bridge.verify(tmp_path / "in.t7", tmp_path / "out/model.pt")
+    assert verified.left_out == {str(tmp_path / "in.t7"): ["left out is all but the state dict of root.model"]}
+    t7bridge.save(model, tmp_path / "model.t7")
+    verified = t7bridge.verify(tmp_path / "model.t7", tmp_path / "out/model.pt")
+    ((sentence, _gradients),) = verified.left_out.values()
+    assert not verified.differences
+    assert sentence.startswith("root.vocab: left out, as a state dict has no place for 2 values")
 
 
 def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
@@ -175,6 +183,9 @@ def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
     metadata = safetensors.safe_open(tmp_path / "out.safetensors", "np").metadata()
     assert json.loads(metadata["about"])["classes"].endswith("class 1")
     assert metadata["classes.0"] == '"cat"'
+    target = str(tmp_path / "out.safetensors")
+    assert target not in t7bridge.verify(CHECKPOINT, target).left_out
+    assert target not in t7bridge.verify(target, CHECKPOINT).left_out
 
 
 def test_what_is_no_model_has_no_config(tmp_path: Path) -> None:
