@@ -215,7 +215,8 @@ class Document:
         """
         whole = self.content
         self._roots = [part]
-        self._load = lambda: [part]
+        self._load = lambda: [part]  # for after `forget`, which drops `_roots`
+        # A `T7File` lists objects and numbers of its values. Other contents say nothing of the value, but of the file.
         self._content = lambda: whole.part(part) if hasattr(whole, "part") else whole
 
     def warn(self, stacklevel: int = 2) -> None:

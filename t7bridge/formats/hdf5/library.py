@@ -256,6 +256,7 @@ class _Library:
         assert self._process.stdout is not None
         self._questions: IO[bytes] = self._process.stdin
         self._answers: IO[bytes] = self._process.stdout
+        # With the number of this process: a copy of it, made by a fork, does not end the child.
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
 
     @property

@@ -371,9 +371,10 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         side: height and width of images.
     """
     facts = traits_of(spec.target)
+    # A layer of which not even the shape of the output is known may take anything.
     if facts.takes_list or facts.output is unknown:
         return None
-    first_row = in_lua_of(obj).first_row
+    first_row = in_lua_of(obj).first_row  # of a table of rows, which tokens select; `None` for other layers
     if facts.takes_tokens or first_row is not None:
         return _example_of_tokens(spec, first_row)
     features = _features(obj, like_of(spec.target))
@@ -381,6 +382,7 @@ def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
         return None
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
+    # The letters are those of `_axes`.
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
     shape = tuple(extents[axis] for axis in axes)
     # A damaged field may have any number of features.
