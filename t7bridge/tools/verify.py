@@ -812,8 +812,7 @@ class Sides:
             document: the file.
             target: the name of the format to which it would be converted, on which the place of data depends.
         """
-        is_lua = document.spec.values == formats.LUA
-        has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
+        has_objects = _has_lua_objects(document)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
         # As `convert` does with data of a module that no key names: a `.pt` does not have them; with named tensors they
         # are in the state dict of the module.
@@ -880,7 +879,7 @@ class Sides:
             document: one of the two files.
         """
         other = self.second if document is self.first else self.first
-        if document.spec.values == formats.LUA and "about" in other.metadata:
+        if "about" in other.metadata and _has_lua_objects(document):
             return about_in_metadata(document.value)
         return document.metadata
 
@@ -910,6 +909,12 @@ class Sides:
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings
+
+
+def _has_lua_objects(document: Document) -> bool:
+    """Return whether a file is a `.t7` with objects of Lua's classes."""
+    is_lua = document.spec.values == formats.LUA
+    return is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
 
 
 def _pointer(steps: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from helpers import TESTFILES
 from torch import nn
 
 import t7bridge
-from t7bridge import Table
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.conversion.beside import about, beside
 from t7bridge.errors import TargetExistsError
 from t7bridge.graph import PythonGlobal, PythonObject
@@ -186,6 +186,15 @@ def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
     target = str(tmp_path / "out.safetensors")
     assert target not in t7bridge.verify(CHECKPOINT, target).left_out
     assert target not in t7bridge.verify(target, CHECKPOINT).left_out
+    # A text of this name in the file itself is the file's own; without modules there is no other.
+    classes = Table.from_list([b"cat", b"dog"])
+    for model in (1.0, TorchObject("nn.Identity", 1, Table())):
+        value = Table.of({"w": Tensor.from_numpy(np.ones(2)), "about": b"mine", "classes": classes, "model": model})
+        t7bridge.save(value, tmp_path / "own.t7", force=True)
+        t7bridge.convert(tmp_path / "own.t7", target, force=True)
+        verified = t7bridge.verify(tmp_path / "own.t7", target)
+        assert not verified.differences
+        assert target not in verified.left_out
 
 
 def test_what_is_no_model_has_no_config(tmp_path: Path) -> None:
