@@ -285,7 +285,7 @@ class Tree(Rebuilder):
             table: the entries.
         """
         keys = [python_scalar(key) for key in table.raw_keys]
-        if _can_be_dict_keys(keys, set(result)) and not _looks_like_pairs(keys, is_table=not result):
+        if _can_be_dict_keys(keys, set(result)) and not _are_keys_of_another_form(keys, is_table=not result):
             return fill_dict(result, keys, table.raw_values)
         # Without a class, the dict with the pairs would be taken for a table with this key.
         result.setdefault("__class__", "table")
@@ -312,15 +312,17 @@ def _can_be_dict_keys(keys: list[Any], other_keys: set[Any]) -> bool:
         return False
 
 
-def _looks_like_pairs(keys: list[Any], is_table: bool) -> bool:
-    """Return whether a dict with these keys would be taken for one with a list of pairs.
+def _are_keys_of_another_form(keys: list[Any], is_table: bool) -> bool:
+    """Return whether a dict with these keys would be taken for one with a list of pairs, or with a payload.
 
     Args:
         keys: of a Lua table or of the fields of an object, its scalars as Python's.
         is_table: whether they are a table's.
     """
-    keys_of_pairs = {"__class__", "pairs"} if is_table else {"pairs"}
-    return set(keys) == keys_of_pairs
+    distinct_keys = set(keys)
+    if is_table:
+        return distinct_keys == {"__class__", "pairs"}
+    return distinct_keys == {"pairs"} or "__payload__" in distinct_keys
 
 
 def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:

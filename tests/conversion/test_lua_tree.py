@@ -472,6 +472,7 @@ def test_vectors_and_tables_that_were_dicts() -> None:
         Table.of([(True, 1.0), (1, 2.0)]),
         TorchObject("a.B", 1, clashing),
         TorchObject("a.B", 1, pairs),
+        TorchObject("a.B", 1, Table.of({"__payload__": 1.0})),
         TdsHash(clashing),
         TdsHash(pairs),
         Table.of({"__class__": b"table", "pairs": pairs["pairs"]}),
