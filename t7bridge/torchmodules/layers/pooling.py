@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil, floor, frexp, ldexp, prod
 from typing import Any
 
@@ -296,7 +295,7 @@ def windows_in_single(size: int, count: int) -> list[tuple[int, int]]:
     # A quotient or product that is rounded to double and then to single precision is
     # the same as if it were rounded once.
     edges = [single(single(place / count) * size) for place in range(count + 1)]
-    return [(floor(start), ceil(end)) for start, end in pairwise(edges)]
+    return [(floor(edges[place]), ceil(edges[place + 1])) for place in range(count)]
 
 
 class AdaptiveMaxPool2d(nn.AdaptiveMaxPool2d):
