@@ -1020,3 +1020,11 @@ def test_windows_of_adaptive_max_pooling(tmp_path):
         assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(images), pool(images))
     with pytest.raises(UnsupportedError, match="has other windows"):
         t7bridge.save_module(nn.AdaptiveMaxPool2d((14, 3)), tmp_path / "no.t7", torch.randn(2, 3, 21, 21))
+
+
+def test_ceil_mode_of_dilated_volumes_is_read_by_lua(tmp_path):
+    """Lua sets the ceil mode of an nn.VolumetricDilatedMaxPooling of class version 1 to false when it reads it."""
+    pool = nn.MaxPool3d(2, 3, dilation=2, ceil_mode=True)
+    volume = torch.randn(1, 1, 10, 10, 10)
+    t7bridge.save_module(pool, tmp_path / "pool.t7", volume)
+    assert t7bridge.load_module(tmp_path / "pool.t7")(volume).shape == pool(volume).shape == (1, 1, 4, 4, 4)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from ....data import define, np
+from ....torchmodules.layers.pooling import exact_windows, windows_in_single
 from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, replace_axis
 from ..layers import LuaLayer, WeightRef, make
 from ..sizes import CannotError, decide_equal, make_static
@@ -639,25 +640,12 @@ def _adaptive_max_layer(sizes: Sequence[Any], new_sizes: Sequence[Any]) -> LuaLa
     rank = len(sizes)
     if any(count != 1 for count in new_sizes):
         sizes, new_sizes = make_static(*sizes), make_static(*new_sizes)
-        if not all(map(_has_exact_windows, sizes, new_sizes)):
+        if any(windows_in_single(*pair) != exact_windows(*pair) for pair in zip(sizes, new_sizes)):
             if any(size % count for size, count in zip(sizes, new_sizes)):
                 raise CannotError("nn's adaptive pooling has other windows for these sizes")
             kernel = _per_dimension(rank, [size // count for size, count in zip(sizes, new_sizes)], for_height=1)
             return make("nn.SpatialMaxPooling", *_in_lua_order(kernel, kernel))
     return make("nn.SpatialAdaptiveMaxPooling", *_in_lua_order(_per_dimension(rank, new_sizes, for_height=1)))
-
-
-def _has_exact_windows(size: int, count: int) -> bool:
-    """Return whether the windows of nn's adaptive max pooling along a dimension are PyTorch's.
-
-    Source: nn 8726825 `THNN/generic/SpatialAdaptiveMaxPooling.c`, `(float)i / owidth * iwidth`.
-    """
-    numbers = np.arange(count + 1)
-    edges_in_lua = numbers.astype("f4") / np.float32(count) * np.float32(size)
-    products = numbers * size
-    are_starts_equal = np.array_equal(np.floor(edges_in_lua[:-1]), products[:-1] // count)
-    are_ends_equal = np.array_equal(np.ceil(edges_in_lua[1:]), -(-products[1:] // count))
-    return are_starts_equal and are_ends_equal
 
 
 @operation(
