@@ -300,12 +300,7 @@ def _value_leaf(value: Any) -> list[Any] | None:
         values = value.tensor if isinstance(value, QuantizedTensor) else value.values
         return ["special", values.element.name]
     if isinstance(value, Tensor):
-        extras = value.extras
-        if (
-            value.numel > _MOST_ELEMENTS
-            or value.element.name.startswith(("complex", "q"))
-            or (extras and (extras.conj or extras.neg))
-        ):
+        if value.numel > _MOST_ELEMENTS or value.element.name.startswith(("complex", "q")):
             return ["tensor", value.element.name, list(value.shape), None, value.requires_grad]
         data = value.numpy().tobytes() if value.size or value.is_scalar else b""
         return ["tensor", value.element.name, list(value.shape), data, value.requires_grad]

@@ -486,6 +486,177 @@ def layer_of_sequences(choose: random.Random) -> Drawn:
     return choose.choice(makers)()
 
 
+# Of rows of features alone, whose other dimension is the batch
+
+
+def of_rows(choose: random.Random) -> Drawn:
+    """Functions of rows, some of which combine the examples of the batch."""
+    count = choose.randint(1, WIDTH)
+    order = choose.choice((1, 2))
+    function: Callable[[Tensor], Tensor] = choose.choice(
+        (
+            lambda x: torch.cat([x, x[:, :count]], 1)[:, :WIDTH],
+            lambda x: x[:, [2, 0, 1, 3]],
+            lambda x: x @ x.t() @ x,
+            lambda x: x - x.mean(0, keepdim=True),
+            lambda x: x.softmax(0),
+            lambda x: F.normalize(x, dim=0),
+            lambda x: x.chunk(2, 1)[0].repeat(1, 2),
+            lambda x: x.view(-1, 2, 2).transpose(1, 2).reshape(-1, WIDTH),
+            lambda x: x[:, None, :].expand(-1, 3, -1).sum(1),
+            lambda x: (x[:, :, None] * x[:, None, :]).sum(2),
+            lambda x: x * x.new_tensor([1.0, 2.0, 3.0, 4.0]),
+            lambda x: torch.stack(x.unbind(1)[::-1], 1),
+            lambda x: x.cumsum(0),
+            lambda x: x.flip(0),
+            lambda x: x.T.softmax(0).T,
+            lambda x: x.amax(0) + x,
+            lambda x: F.pairwise_distance(x, x.flip(1), p=order, keepdim=True) + x,
+            lambda x: F.one_hot(x.argmax(1), WIDTH) * x,
+            lambda x: x.gather(1, x.argsort(1)),
+            lambda x: x.addmm(x, torch.eye(WIDTH), beta=0.5, alpha=2),
+            lambda x: torch.cat((x, x), 0)[: x.shape[0]],
+            lambda x: torch.outer(x[:, 0], x[0]) + x,
+            lambda x: torch.tril(x) + x.triu(1),
+            lambda x: x.roll(1, 0),
+            lambda x: x[1:],
+            lambda x: x[::2],
+            lambda x: x[-1:] + x,
+        )
+    )
+    return (lambda block, x: function(x)), {}
+
+
+def layer_of_rows(choose: random.Random) -> Drawn:
+    """A layer of rows."""
+    is_affine = choose.random() < 0.5
+    layer = choose.choice(
+        (
+            lambda: nn.Linear(WIDTH, WIDTH, bias=is_affine),
+            lambda: nn.BatchNorm1d(WIDTH, affine=is_affine),
+            lambda: nn.LayerNorm(WIDTH, elementwise_affine=is_affine),
+            lambda: nn.PReLU(WIDTH),
+        )
+    )()
+    randomize(layer)
+    return (lambda block, x: block.l(x)), {"l": layer}
+
+
+# Of signals alone, whose second dimension are the channels
+
+
+def of_signals(choose: random.Random) -> Drawn:
+    """Functions of signals."""
+    kernel = choose.randint(1, 4)
+    stride = choose.randint(1, 3)
+    padding = choose.randint(0, kernel // 2)
+    is_ceil = choose.random() < 0.5
+    has_corners = choose.random() < 0.5
+    amounts = [choose.choice((0, 1, 2, -1)), choose.choice((0, 1, 3, -2))]
+    mode = choose.choice(_CONSTANT_MODES)
+    function: Callable[[Tensor], Tensor] = choose.choice(
+        (
+            lambda x: F.max_pool1d(x, kernel, stride, padding, choose_dilation, is_ceil),
+            lambda x: F.avg_pool1d(x, kernel, stride, padding, is_ceil, has_corners),
+            lambda x: F.lp_pool1d(x.abs() + 0.1, 2, kernel, stride, is_ceil),
+            lambda x: F.adaptive_max_pool1d(x, kernel),
+            lambda x: F.adaptive_avg_pool1d(x, kernel + 1),
+            lambda x: F.pad(x, amounts, mode=mode),
+            lambda x: F.interpolate(x, scale_factor=stride, mode="linear", align_corners=has_corners),
+            lambda x: F.interpolate(x, size=2 * kernel + 1),
+            lambda x: x.unfold(2, kernel, stride).amax(3),
+            lambda x: x.softmax(2) @ x.transpose(1, 2) @ x,
+            lambda x: x.view(x.shape[0], 2, 2, -1).transpose(1, 2).flatten(1, 2),
+            lambda x: F.local_response_norm(x, kernel),
+            lambda x: x.cumsum(2) / torch.arange(1, x.shape[2] + 1),
+            lambda x: torch.cat([x, x.mean(2, keepdim=True)], 2),
+            lambda x: F.conv1d(x, torch.ones(WIDTH, 1, 3) / 3, padding=1, groups=WIDTH),
+            lambda x: F.conv1d(x.reshape(-1, 1, x.shape[2]), torch.tensor([[[1.0, -0.97]]])).view(
+                x.shape[0], WIDTH, -1
+            ),
+        )
+    )
+    choose_dilation = choose.choice((1, 1, 2))
+    return (lambda block, x: function(x)), {}
+
+
+def layer_of_signals(choose: random.Random) -> Drawn:
+    """A layer of signals."""
+    kernel = choose.randint(1, 4)
+    stride = choose.randint(1, 3)
+    padding = choose.randint(0, kernel // 2)
+    groups = choose.choice((1, 2, WIDTH))
+    is_affine = choose.random() < 0.5
+    extra = choose.randrange(stride)
+    dilation = choose.randint(1, 3)
+    mode = choose.choice(_LAYER_MODES)
+    layer: Any = choose.choice(
+        (
+            lambda: nn.Conv1d(WIDTH, WIDTH, kernel, stride, padding, dilation, groups, is_affine, padding_mode=mode),
+            lambda: nn.ConvTranspose1d(WIDTH, WIDTH, kernel, stride, padding, extra, groups, is_affine),
+            lambda: nn.BatchNorm1d(WIDTH, affine=is_affine),
+            lambda: nn.InstanceNorm1d(WIDTH, affine=is_affine, track_running_stats=extra > 0),
+            lambda: nn.GroupNorm(2, WIDTH, affine=is_affine),
+        )
+    )()
+    randomize(layer)
+    return (lambda block, x: block.l(x)), {"l": layer}
+
+
+# Of volumes alone
+
+
+def of_volumes(choose: random.Random) -> Drawn:
+    """Functions of volumes."""
+    kernel = [choose.randint(1, 3) for _ in range(3)]
+    stride = [choose.randint(1, 2) for _ in range(3)]
+    padding = [choose.randint(0, extent // 2) for extent in kernel]
+    is_ceil = choose.random() < 0.5
+    includes_padding = choose.random() < 0.5
+    amounts = [choose.choice((0, 1, 2, -1)) for _ in range(choose.choice((2, 4, 6)))]
+    size = choose.choice((1, 2, (1, 2, 3), (None, 1, 2)))
+    function: Callable[[Tensor], Tensor] = choose.choice(
+        (
+            lambda x: F.max_pool3d(x, kernel, stride, padding, 1, is_ceil),
+            lambda x: F.avg_pool3d(x, kernel, stride, padding, is_ceil, includes_padding),
+            lambda x: F.avg_pool3d(x, kernel, stride),
+            lambda x: F.adaptive_avg_pool3d(x, size),
+            lambda x: F.pad(x, amounts, value=0.5),
+            lambda x: F.pad(x, [1, 0, 1, 1, 0, 1], mode="replicate"),
+            lambda x: F.interpolate(x, scale_factor=2),
+            lambda x: x.mean((2, 3, 4), keepdim=True).sigmoid() * x,
+            lambda x: x.flatten(2, 3).max(2, keepdim=True).values[:, :, None] + x,
+            lambda x: x.select(2, 0)[:, :, None] + x,
+            lambda x: (
+                x.transpose(1, 2).flatten(0, 1).mean((2, 3)).view(x.shape[0], -1, WIDTH, 1, 1).transpose(1, 2) + x
+            ),
+        )
+    )
+    return (lambda block, x: function(x)), {}
+
+
+def layer_of_volumes(choose: random.Random) -> Drawn:
+    """A layer of volumes."""
+    kernel = tuple(choose.randint(1, 3) for _ in range(3))
+    stride = tuple(choose.randint(1, 2) for _ in range(3))
+    padding = tuple(choose.randint(0, 1) for _ in range(3))
+    extra = tuple(choose.randrange(step) for step in stride)
+    groups = choose.choice((1, 2, WIDTH))
+    is_affine = choose.random() < 0.5
+    mode = choose.choice(("zeros", *_LAYER_MODES))
+    layer: Any = choose.choice(
+        (
+            lambda: nn.Conv3d(WIDTH, WIDTH, kernel, stride, padding, 1, groups, is_affine, padding_mode=mode),
+            lambda: nn.ConvTranspose3d(WIDTH, WIDTH, kernel, stride, padding, extra, groups, is_affine),
+            lambda: nn.BatchNorm3d(WIDTH, affine=is_affine),
+            lambda: nn.InstanceNorm3d(WIDTH, affine=is_affine),
+            lambda: nn.GroupNorm(groups, WIDTH, affine=is_affine),
+        )
+    )()
+    randomize(layer)
+    return (lambda block, x: block.l(x)), {"l": layer}
+
+
 def randomize(layer: nn.Module) -> None:
     """Give parameters and running statistics other values than those at the start."""
     with torch.no_grad():
@@ -506,18 +677,25 @@ _OF_IMAGES: tuple[Callable[[random.Random], Drawn], ...] = (
     of_images,
     norm_of_images,
 )
-_OF_SEQUENCES = (of_sequences, of_sequences, layer_of_sequences, layer_of_sequences)
+_MAKERS: dict[str, tuple[Callable[[random.Random], Drawn], ...]] = {
+    "image": _OF_IMAGES,
+    "sequence": (of_sequences, of_sequences, layer_of_sequences, layer_of_sequences),
+    "rows": (of_rows, of_rows, layer_of_rows),
+    "signal": (of_signals, layer_of_signals),
+    "volume": (of_volumes, layer_of_volumes),
+}
+RANKS = {"image": 4, "sequence": 3, "rows": 2, "signal": 3, "volume": 5}
+"""Kinds of inputs → their number of dimensions, the first of which is the batch."""
 _OF_ANY = (_reduced, _along_dimension, _sliced, _assigned, _rearranged, _of_sizes)
 
 
-def drawn(choose: random.Random, is_image: bool) -> tuple[str, Drawn]:
-    """Return a block of images or of sequences with random arguments, and a name for it."""
-    makers: tuple[Callable[..., Drawn], ...] = _OF_IMAGES if is_image else _OF_SEQUENCES
+def drawn(choose: random.Random, kind: str) -> tuple[str, Drawn]:
+    """Return a block of inputs of a kind with random arguments, and a name for it."""
     way = choose.random()
     if way < 0.5:
-        maker = choose.choice(makers)
+        maker = choose.choice(_MAKERS[kind])
         return maker.__name__, maker(choose)
-    if way < 0.65:
+    if way < 0.65 or kind == "rows":  # the others need two dimensions behind the batch
         return "elementwise", elementwise(choose)
     of_any = choose.choice(_OF_ANY)
-    return of_any.__name__.strip("_"), of_any(choose, 4 if is_image else 3)
+    return of_any.__name__.strip("_"), of_any(choose, RANKS[kind])

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fuzz_blocks import WIDTH, drawn
+from fuzz_blocks import RANKS, WIDTH, drawn
 from torch import Tensor, nn
 
 import t7bridge
@@ -38,6 +38,9 @@ from t7bridge.errors import T7BridgeError
 
 _TOGETHER = 25
 """Models that one Lua process runs."""
+
+_SHARE_OF_DOUBLES = 0.1
+"""How many modules compute in double precision."""
 
 _RATE = 0.05
 """Learning rate of the step of training."""
@@ -53,15 +56,16 @@ function trained(model, input)
    local outputs = torch.isTensor(output) and {{output}} or output
    local results, weights = {{}}, {{}}
    for index, value in ipairs(outputs) do
-      results[index] = value:double()
+      results[index] = value:clone():double()
       local count = value:nElement()
       weights[index] = (count > 1 and torch.linspace(-1, 1, count) or torch.Tensor{{-1}}):typeAs(value):viewAs(value)
    end
-   results[#results + 1] = model:backward(input, torch.isTensor(output) and weights[1] or weights):double()
+   results[#results + 1] = model:backward(input, torch.isTensor(output) and weights[1] or weights):clone():double()
    if parameters:dim() > 0 then parameters:add(-{rate}, gradients) end
    model:evaluate()
    output = model:forward(input)
-   for _, value in ipairs(torch.isTensor(output) and {{output}} or output) do results[#results + 1] = value:double() end
+   outputs = torch.isTensor(output) and {{output}} or output
+   for _, value in ipairs(outputs) do results[#results + 1] = value:clone():double() end
    return results
 end
 for _, number in ipairs({{{numbers}}}) do
@@ -83,7 +87,7 @@ for _, number in ipairs({{{numbers}}}) do
       else
          if torch.isTensor(output) then output = {{output}} end
          results[place] = {{}}
-         for index, value in ipairs(output) do results[place][index] = value:double() end
+         for index, value in ipairs(output) do results[place][index] = value:clone():double() end
       end
    end
    torch.save(folder .. 'out.t7', results)
@@ -260,25 +264,31 @@ def module_of(choose: random.Random, share_drawn: float) -> tuple[Chain, list[in
         choose: the source of randomness.
         share_drawn: the share of blocks with random arguments.
     """
-    is_image = choose.random() < 0.6
-    table = IMAGES if is_image else SEQUENCES
+    kind = choose.choices([*RANKS], _SHARES)[0]
+    table = {"image": IMAGES, "sequence": SEQUENCES}.get(kind)
     blocks: list[Block] = []
     for _ in range(choose.randint(1, 4)):
-        if choose.random() < share_drawn:
-            name, (function, layers) = drawn(choose, is_image)
+        if table is None or choose.random() < share_drawn:
+            name, (function, layers) = drawn(choose, kind)
             blocks.append(Block(name, function, **layers))
         else:
             blocks.append(table[choose.choice([*table])]())
     batch = choose.choice((1, 2, 3))
-    extents = [choose.choice((8, 9, 12, 16)) for _ in range(2)]
-    extents[1] = extents[0] if choose.random() < 0.5 else extents[1]
-    sizes = [batch, WIDTH, *extents] if is_image else [batch, extents[0], WIDTH]
-    return Chain(blocks, choose.choice([*ENDS])).eval(), sizes
+    extents = [choose.choice((4, 5, 6) if kind == "volume" else (8, 9, 12, 16)) for _ in range(RANKS[kind] - 2)]
+    if kind == "image" and choose.random() < 0.5:
+        extents[1] = extents[0]
+    sizes = [batch, extents[0], WIDTH] if kind == "sequence" else [batch, WIDTH, *extents]
+    ends = [*ENDS] if kind != "rows" else ["none"]  # which has no dimension to spare
+    return Chain(blocks, choose.choice(ends)).eval(), sizes
+
+
+_SHARES = (5, 3, 1, 1, 1)
+"""How often each kind of inputs is drawn, in the order of `RANKS`."""
 
 
 def other_sizes(sizes: list[int], choose: random.Random) -> list[int]:
     """Return other sizes of the example: batches, and extents but those of features."""
-    features = 1 if len(sizes) == 4 else 2
+    features = 2 if len(sizes) == 3 and sizes[1] != WIDTH else 1
     extents = [
         extent if place == features else choose.choice((extent, extent + 1, extent + 2, 2 * extent, 7, 10, 13, 15, 18))
         for place, extent in enumerate(sizes)
@@ -386,7 +396,9 @@ def made(number: int, options: argparse.Namespace, folder: Path, counts: Counter
     torch.manual_seed(choose.randrange(1 << 31))
     try:
         module, sizes = module_of(choose, options.drawn)
-        example = torch.randn(sizes)
+        dtype = torch.float64 if choose.random() < _SHARE_OF_DOUBLES else torch.float32
+        module.to(dtype)
+        example = torch.randn(sizes, dtype=dtype)
         with torch.no_grad():
             outputs = listed(module(example.clone()))
     except Exception:  # arguments that do not fit
@@ -408,7 +420,7 @@ def made(number: int, options: argparse.Namespace, folder: Path, counts: Counter
         counts["DIFFERENT"] += 1
         print(f"{number} {names}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         return None
-    inputs = [example, *(torch.randn(other_sizes(sizes, choose)) for _ in range(options.sizes))]
+    inputs = [example, *(torch.randn(other_sizes(sizes, choose), dtype=dtype) for _ in range(options.sizes))]
     notes = " ".join(note.message for note in report.notes if note.code == "fixed-sizes")
     t7bridge.save([[t7bridge.Tensor.from_numpy(value.numpy())] for value in inputs], folder / "in.t7")
     return Case(number, module, inputs, results_of(module, inputs), folder, notes)
@@ -436,7 +448,7 @@ def trained(module: nn.Module, example: Tensor) -> list[Tensor] | str:
     """Return what the Lua script's function of this name returns; the error as text if PyTorch cannot train here."""
     module = deepcopy(module).train()
     for inner in module.modules():
-        if isinstance(inner, nn.InstanceNorm2d) and inner.track_running_stats:
+        if isinstance(inner, nn.modules.instancenorm._InstanceNorm) and inner.track_running_stats:
             return "Lua normalizes by the running statistics in training, too, of which a note tells"
         # nn's layer takes its running statistics for a batch of one, in training too.
         if isinstance(inner, nn.modules.batchnorm._BatchNorm) and len(example) == 1:

@@ -352,6 +352,16 @@ def about(data: Mapping[str, Any], from_lua: bool, index_base: int = 1) -> dict[
     return words
 
 
+def about_in_metadata(root: Any) -> dict[str, str]:
+    """Return the string of the metadata, `about`, that says what the data in a value of Lua mean; none without data.
+
+    Args:
+        root: all of a `.t7`, whose data are written with its tensors.
+    """
+    words = about(beside(root).data, from_lua=True)
+    return {"about": json.dumps(words)} if words else {}
+
+
 def _in_words(name: str, value: Any, from_lua: bool, index_base: int) -> str:
     """Return what a value means: how inputs are prepared, or where Lua counts from 1; empty if there is nothing to say.
 

@@ -7,7 +7,6 @@ records, each stored in files of one kind to restore another, know `.t7` and `.p
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -289,11 +288,9 @@ def _add_metadata(document: Document, beside_part: Beside | None) -> None:
             document.metadata["config"] = config_text(beside_part.config(is_lua))
         return
     if is_lua and any(isinstance(item, TorchObject) for item in document.content.objects):
-        from .beside import about, beside
+        from .beside import about_in_metadata
 
-        words = about(beside(document.value).data, from_lua=True)
-        if words:
-            document.metadata["about"] = json.dumps(words)
+        document.metadata.update(about_in_metadata(document.value))
 
 
 def _complete_and_note(

@@ -266,7 +266,7 @@ class _Builder(Rebuilder):
 
         - of a table whose keys a dict cannot have: `__class__` is "table", and `pairs` a list of [key, value];
         - of a `tds.Vec`: `__class__`, `__version__` and the list `items`;
-        - of a `tds.Hash` or an object: `__class__`, `__version__` and the entries.
+        - of a `tds.Hash` or an object: `__class__`, `__version__` and the entries, or these as `pairs`.
 
         Args:
             value: a dict with the key `__class__`.
@@ -289,8 +289,11 @@ class _Builder(Rebuilder):
             elements = fill_list(value["items"])
             vector.elements = elements.value
             return Fill(vector, elements.parts)
-        fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
-        table = self._table_of_entries(fields, path)
+        if value.keys() == {"__class__", "__version__", "pairs"} and _are_pairs(value["pairs"]):
+            table = _table_of_pairs(value["pairs"])
+        else:
+            fields = {key: item for key, item in value.items() if key not in ("__class__", "__version__")}
+            table = self._table_of_entries(fields, path)
         if name in _HASH_CLASSES:
             return Fill(TdsHash(table.value, name, version), table.parts)
         return Fill(TorchObject(name, version, table.value), table.parts)
@@ -453,7 +456,7 @@ class _Builder(Rebuilder):
         """
         content = numpy_content(value, str(path))
         if isinstance(value.data, list):
-            self._note("info", path, "a numpy array of objects is a table in Lua, without its shape", loss="type")
+            self._note("info", path, "a numpy array of objects is a table in Lua", loss="type")
         if content is None:
             code = value.dtype.code[:_MOST_LETTERS_OF_CODE]
             self._note("warning", path, f"numpy elements of type {code} are bytes in Lua", loss="type")

@@ -65,25 +65,25 @@ class _UniqueNames:
 
     Attributes:
         used: the names.
-        next_numbers: of those that were wanted again, the number to try next.
+        numbers: of those that were wanted again, the last number returned: smaller ones are in use.
     """
 
     used: set[Name] = field(factory=set)
-    next_numbers: dict[Name, int] = field(factory=dict)
+    numbers: dict[Name, int] = field(factory=dict)
 
     def unused(self, name: Name) -> Name:
-        """Return a name that is not in use: the name, or `name~2`, …. It does not count as used yet; see `reserve`.
+        """Return a name that is not in use: the name, or `name~2`, …; the same each time, until it is used.
 
         Args:
             name: the steps of the name; a number is added to the last one.
         """
         *steps_before, last_step = name
         candidate = name
-        number = self.next_numbers.get(name, 2)
+        number = self.numbers.get(name, 2)
         while candidate in self.used:
             candidate = (*steps_before, f"{last_step}~{number}")
+            self.numbers[name] = number
             number += 1
-            self.next_numbers[name] = number
         return candidate
 
     def reserve(self, name: Name, renamed: list[tuple[Name, Name]] | None = None) -> Name:
@@ -549,15 +549,26 @@ def _named_texts(flat: Flat, goal: FormatSpec, metadata: Mapping[str, str]) -> d
         goal: the format, which has metadata.
         metadata: the strings of the source.
     """
-    texts = {name: text for name, text in metadata.items() if name not in HINTS}  # which are made anew
+    fit = goal.fit if goal.tree else str  # of other formats it is for names of tensors, and texts may have any
+    texts: dict[str, str] = {}
+    text_names = _UniqueNames()
+
+    def add(name: str, text: str) -> None:
+        """Add a text under a name that the format can hold and no other text has."""
+        unique_name = text_names.reserve((fit(name),))
+        if unique_name != (name,):
+            flat.renamed.append(((name,), unique_name))
+        texts[unique_name[0]] = text
+
+    for name, text in metadata.items():
+        if name not in HINTS:  # which are made anew
+            add(name, text)
+    text_names.used |= _RESERVED  # only now, as the source has `format` in its metadata, too
     # Names are made unique twice: of steps that differ, the texts with dots between them may be the same.
     scalar_names = _UniqueNames()
     scalars = {scalar_names.reserve(steps, flat.renamed): scalar for steps, scalar in flat.scalars}
-    names_in_use = {(name,) for name in texts}
-    text_names = _UniqueNames(names_in_use | _RESERVED)
     for steps, scalar in _grouped(scalars, goal.text_bytes).items():
-        (name,) = text_names.reserve((".".join(steps),), flat.renamed)
-        texts[name] = json.dumps(scalar)
+        add(".".join(steps), json.dumps(scalar))
     return texts
 
 

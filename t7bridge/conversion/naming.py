@@ -159,9 +159,7 @@ class Naming:
     """
 
     def __init__(self, renames: Renames = (), strip: Iterable[str] = ()) -> None:
-        prefixes = (strip,) if isinstance(strip, str) else strip
-        self.rules = [Rule.of(prefix, "", "strip") for prefix in prefixes]
-        self.rules += _rules_of(renames)
+        self.rules = [*_rules_for_prefixes(strip), *_rules_of(renames)]
 
     def __bool__(self) -> bool:
         return bool(self.rules)
@@ -265,6 +263,21 @@ def _new_names_of_modules(old_keys: Mapping[str, str]) -> dict[str, str]:
     return new_modules
 
 
+def _rules_for_prefixes(strip: Iterable[str]) -> list[Rule]:
+    """Return the rules that leave out prefixes, which users pass as one text or several.
+
+    Raises:
+        ModelError: a prefix is not a text.
+    """
+    prefixes = strip if isinstance(strip, Iterable) and not isinstance(strip, (str, bytes)) else (strip,)
+    rules = []
+    for prefix in prefixes:
+        if not isinstance(prefix, str):
+            raise ModelError("is not a prefix of keys", expected="text", found=repr(prefix)[:80])
+        rules.append(Rule.of(prefix, "", "strip"))
+    return rules
+
+
 def _rules_of(renames: Renames) -> list[Rule]:
     """Return the rules that users pass as one text, as a mapping from old to new, or as texts and pairs.
 
@@ -273,6 +286,8 @@ def _rules_of(renames: Renames) -> list[Rule]:
     """
     if isinstance(renames, str):
         return [Rule.parse(renames)]
+    if not isinstance(renames, Iterable):
+        raise ModelError("is not a rule for names", expected="OLD=NEW, or a pair", found=repr(renames)[:80])
     rules = []
     for item in renames.items() if isinstance(renames, Mapping) else renames:
         if isinstance(item, str):

@@ -527,8 +527,9 @@ def _write_as_named_tensors(output: FileOutput, value: Any, goal: FormatSpec, re
 
     if isinstance(value, COMPOSITE):
         replace = StateDicts([value], report).replace
+        # The data of a module itself become texts of the metadata (`MERGED`), as tensors alone have names here.
         value = as_tree(value, replace, MERGED)
     named = name_tensors(value, goal, report)
     check_tensors(named, goal, report)
     written = home(goal.name).write(output, named)
-    note_texts(written, named, goal, report)
+    note_texts(written, named, goal, report)  # of those texts, the ones for which the metadata had no room

@@ -7,7 +7,7 @@
 | table with the keys 1 to n | list |
 | other table | dict |
 | table whose keys cannot be those of a dict | `{"__class__": "table", "pairs": [[key, value], …]}` |
-| Torch object | dict of `__class__`, `__version__` and its fields |
+| Torch object | dict of `__class__`, `__version__` and its fields, or their `pairs` |
 | function | `{"__class__": "function", "code": bytes, "upvalues": […]}` |
 | tensor, storage | the same; a PyTorch storage for a storage outside of tensors |
 
@@ -16,7 +16,7 @@
 | value | plain |
 | --- | --- |
 | tensor, storage, untyped storage | array (`to_python`), tensor (`to_torch`); a storage has one dimension |
-| numpy array, numpy scalar | array; Python's number or text. An array of objects is a list |
+| numpy array, numpy scalar | array; Python's number or text. An array of objects is lists of its shape |
 | sparse, quantized tensor | dict of `__class__` and its parts, in which tensors are converted |
 | `torch.Size` | tuple, or `torch.Size` |
 | dtype, device, layout | its name, or torch's own |
@@ -40,7 +40,7 @@ from attrs import evolve, field
 
 from ..data import define
 from ..errors import UnsupportedError
-from ..formats.pt.arrays import numpy_value
+from ..formats.pt.arrays import numpy_value, object_items
 from ..formats.pt.pickle.reductions import plain_data
 from ..graph import python
 from ..graph.lua import COMPOSITE, LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
@@ -297,7 +297,7 @@ class Tree(Rebuilder):
             table: the entries.
         """
         keys = [python_scalar(key) for key in table.raw_keys]
-        if _can_be_dict_keys(keys, set(result)):
+        if _can_be_dict_keys(keys, set(result)) and not _are_keys_of_another_form(keys, is_table=not result):
             return fill_dict(result, keys, table.raw_values)
         # Without a class, the dict with the pairs would be taken for a table with this key.
         result.setdefault("__class__", "table")
@@ -322,6 +322,19 @@ def _can_be_dict_keys(keys: list[Any], other_keys: set[Any]) -> bool:
         return len(other_keys.union(keys)) == len(other_keys) + len(keys)
     except TypeError:  # a key cannot be hashed
         return False
+
+
+def _are_keys_of_another_form(keys: list[Any], is_table: bool) -> bool:
+    """Return whether a dict with these keys would be taken for one with a list of pairs, or with a payload.
+
+    Args:
+        keys: of a Lua table or of the fields of an object, its scalars as Python's.
+        is_table: whether they are a table's.
+    """
+    distinct_keys = set(keys)
+    if is_table:
+        return distinct_keys == {"__class__", "pairs"}
+    return distinct_keys == {"pairs"} or "__payload__" in distinct_keys
 
 
 def _list_in(result: dict[Any, Any], key: str, items: list[Value]) -> Fill:
@@ -457,7 +470,7 @@ class Plain(Tree):
         """Return a numpy array, a list for an array of objects, or Python's number or text for a scalar."""
         array = value.array if isinstance(value, python.NumpyScalar) else value
         if isinstance(array.data, list):  # of objects, which may have tensors in them
-            return fill_list(array.data)
+            return fill_list(object_items(array))
         numpy_array = numpy_value(array)
         return numpy_array.item() if isinstance(value, python.NumpyScalar) else numpy_array
 

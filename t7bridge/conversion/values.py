@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptError
 from ..formats import FORMATS, NAMED, PYTHON
-from ..formats.pt.arrays import tensor_of_array, text_items
+from ..formats.pt.arrays import object_items, tensor_of_array, text_items
 from ..graph.dtypes import NUMPY_ELEMENTS
 from ..graph.lua import COMPOSITE
 from ..graph.python import NumpyArray, NumpyScalar, TorchSize, is_pickled_module
@@ -262,7 +262,7 @@ def numpy_content(value: NumpyArray | NumpyScalar, path: str = "") -> Any:
     """
     array = array_of(value, path)
     if isinstance(array.data, list):  # objects
-        return array.data
+        return object_items(array)
     texts = text_items(array)  # `None` for other elements than text
     if texts is not None:
         return texts if array.shape else texts[0]

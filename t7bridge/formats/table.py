@@ -72,7 +72,8 @@ class FormatSpec(NamedTuple):
         links: whether two names may refer to one tensor.
         tree: whether names are nested, as groups; else a tensor's name is its path, joined by dots.
         elements: names of its element types; empty for all.
-        fit: for formats of named tensors: a name as the format can hold it.
+        fit: for formats of named tensors: a name as the format can hold it; with `tree` not that of a tensor, but of a
+            text in its metadata.
         text_bytes: maximum size of a text in its metadata, in bytes; 0 if it has no metadata, so that sharing is lost.
         shards: whether a checkpoint may be several such files, with an index.
         numbers: whether numbers, and lists of numbers, are tensors for its users, too.
@@ -163,8 +164,8 @@ class Document:
         self._layout = layout
         self._roots: list[Any] | None = None
         """The values that `_load` has returned; `None` until they are read, and again after `forget`."""
-        self._has_been_read = False
-        """Whether the values were read once; `forget` may have released them since."""
+        self._notes_of_values = slice(0, 0)
+        """Which notes the last reading of the values has added."""
 
     @property
     def spec(self) -> FormatSpec:
@@ -189,12 +190,14 @@ class Document:
             FormatError: the file is damaged.
         """
         if self._roots is None:
+            # Those of an earlier reading, which failed or was released by `forget`, are added again.
+            del self._notes[self._notes_of_values]
             note_count = len(self._notes)
-            with about_file(self.path):
-                self._roots = self._load()
-            if self._has_been_read:  # reading again what `forget` released has added the same notes again
-                del self._notes[note_count:]
-            self._has_been_read = True
+            try:
+                with about_file(self.path):
+                    self._roots = self._load()
+            finally:
+                self._notes_of_values = slice(note_count, len(self._notes))
         return self._roots
 
     @property
@@ -317,6 +320,11 @@ def _npz_name(name: str) -> str:
     return name.replace("\0", "_") + "_" * name.endswith(".npy")
 
 
+def _hdf5_attribute(name: str) -> str:
+    """Return a name that an attribute can have: not empty, without zero bytes, and UTF-8."""
+    return name.replace("\0", "_").encode("utf-8", "backslashreplace").decode() or "_"
+
+
 def _safetensors_name(name: str) -> str:
     """Return a name that is not that of the metadata."""
     return name + "_" if name == "__metadata__" else name
@@ -437,6 +445,7 @@ _SPECS = (
         links=True,
         tree=True,
         elements=_NATIVE,
+        fit=_hdf5_attribute,
         text_bytes=50_000,
     ),
     FormatSpec(

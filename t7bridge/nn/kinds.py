@@ -224,8 +224,8 @@ class Kinds(walk.Domain[Kind]):
         elements = [value.at(number) for number in range(count)]
         is_in_model_input = value.origin is not None  # which has all elements that the model uses
         if elements and not is_in_model_input:
-            # The list may be shorter. To mark the last says enough: the length of a list made of them is then not known
-            # either, see `items`.
+            # The list may be shorter. To mark the last says enough, as the elements are only used to make a list
+            # (`walk.parallel`): its length is then not known either, see `items`.
             elements[-1] = evolve(elements[-1], is_optional=True)
         return elements
 

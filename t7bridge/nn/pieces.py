@@ -210,8 +210,8 @@ def replace_tensors(result: Lifted, pieces: list[Piece], shapes: Shapes) -> None
         state[key] = composed[key]
         source = source_of_whole.get(key)
         if source is None:
-            # Made of parts of several tensors, weights or biases: all are learned, and of the origin only the object is
-            # left.
+            # Made of parts of tensors. Only weights and biases of cells are cut and joined, which are all learned.
+            # Of the origin only the object is left.
             state.origins[key] = Origin(old.origins[old_key].obj, Param(key.rpartition(".")[2]))
             parameters.add(key)
         else:
@@ -241,7 +241,8 @@ def _keys_in_place(old: Iterable[str], pieces: list[Piece], shapes: Shapes) -> I
         shapes: of the new tensors.
 
     Yields:
-        A key, and the old one in whose place it is.
+        A key, and the old one in whose place it is: itself, but for new tensors. Those of a module are all in the place
+        of its first source, each once.
     """
     module_of = _modules_by_key(shapes)
     # Of each source tensor, the module of its first piece.

@@ -1059,8 +1059,11 @@ def _add_runs(record: Recorded, own: StateDict) -> bool:
 def _record_of_root(table: Table) -> Recorded:
     """Return what the root of a model records: all but the parts of tensors that modules hold.
 
+    What is damaged in it is left out.
+
     Args:
-        table: its field `ROOT_FIELD`.
+        table: its field `ROOT_FIELD`, with the attributes of `Recorded` under their names. A tensor without dimensions,
+            which Lua has not, is one of one element in a table.
     """
     keys = dict.fromkeys(_text(key) for key in items_of(table.get("keys")) or ())  # each once, also in a damaged file
     record = Recorded(list(keys))

@@ -536,20 +536,20 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
     from ..nn.registry import layer_of
 
     classes: set[str] = set()
-    for number, root in enumerate(roots):
-        for visit in walk(root, "root" if len(roots) == 1 else f"root[{number}]"):
-            value = visit.value
-            if isinstance(value, LuaFunction):
-                report.findings.append(_finding_on_function(value, visit.text()))
-                continue
-            if not isinstance(value, TorchObject) or value.class_name in classes:
-                continue
-            name = value.class_name
-            classes.add(name)
-            is_layer = layer_of(name) is not None
-            has_known_payload = payload_of(name, value.version) is not None  # a layout of its own that is known
-            if not (is_layer or has_known_payload or name in _KNOWN_PLAIN_CLASSES):
-                report.findings.append(Finding("foreign class", name, visit.text()))
+    whole = roots[0] if len(roots) == 1 else roots  # one walk, as values may have parts in common
+    for visit in walk(whole):
+        value = visit.value
+        if isinstance(value, LuaFunction):
+            report.findings.append(_finding_on_function(value, visit.text()))
+            continue
+        if not isinstance(value, TorchObject) or value.class_name in classes:
+            continue
+        name = value.class_name
+        classes.add(name)
+        is_layer = layer_of(name) is not None
+        has_known_payload = payload_of(name, value.version) is not None  # a layout of its own that is known
+        if not (is_layer or has_known_payload or name in _KNOWN_PLAIN_CLASSES):
+            report.findings.append(Finding("foreign class", name, visit.text()))
 
 
 def _finding_on_function(value: LuaFunction, path: str) -> Finding:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from attrs import asdict, evolve, field
 
 from .. import formats
+from ..conversion.beside import about_in_metadata
 from ..conversion.lua_tree import note_nones, to_lua
 from ..conversion.named_tensors import name_tensors
 from ..conversion.options import JSON, LIMITS, flag, option, takes, verb
@@ -194,7 +195,8 @@ def verify(request: Verify) -> VerifyReport:
     `convert` would make one from the other: in `tree` mode, with state dicts for modules, as tables, or as named
     tensors; the best match counts. Sharing, strides and types count where both formats can hold them. What the format
     or the mode of the other file has no place for, such as gradients beside a state dict, is in `left_out`, with the
-    sentences of `convert`: it is no difference, but then the files are not the same.
+    sentences of `convert`: it is no difference, but then the files are not the same. Nothing but the two files is read,
+    no `config.json` beside one.
 
     Args:
         independent: whether torchfile reads `.t7` files, and PyTorch `.pt` files, if they are installed; their results
@@ -768,10 +770,10 @@ class Sides:
             if len(lua.content.objects) >= _MANY_OBJECTS:
                 lua.forget()  # frees memory while the form is compared; the values are read again if they are needed
             yield form, _own_form(python)
-        # Or the other file is the `model.pt` beside a `model.py`.
-        state = _state_of_model_file(lua.value, python.value)
-        if state is not None:
-            yield Form(state), _own_form(python)
+        # Or the other file is the `model.pt` beside a `model.py`, with state dicts as the last form has them.
+        model_form = _form_of_model_file(lua.value, python.value, form.notes)
+        if model_form is not None:
+            yield model_form, _own_form(python)
 
     def _as_lua(self, lua: Document, other: Document) -> Pairs:
         """Yield the value of a `.t7` with each of the Lua values that the other file becomes.
@@ -810,8 +812,7 @@ class Sides:
             document: the file.
             target: the name of the format to which it would be converted, on which the place of data depends.
         """
-        is_lua = document.spec.values == formats.LUA
-        has_objects = is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
+        has_objects = _has_lua_objects(document)
         is_to_python = formats.FORMATS[target].values == formats.PYTHON
         # As `convert` does with data of a module that no key names: a `.pt` does not have them; with named tensors they
         # are in the state dict of the module.
@@ -862,7 +863,7 @@ class Sides:
         for form in self._python_forms(document, target):
             report = Report(source_format=document.format, target_format=target, notes=form.notes)
             tensors: dict[str, Tensor] = form.value
-            metadata = document.metadata
+            metadata = self._strings_of(document)
             # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
                 tensors, metadata = self._as_in_format(tensors, metadata, goal, report)
@@ -871,6 +872,17 @@ class Sides:
             strings = {name: text for name, text in metadata.items() if name != "format" and name not in HINTS}
             notes = document.notes if is_named else report.notes
             yield Form({**dict(sorted(tensors.items())), _STRINGS_KEY: strings}, notes)
+
+    def _strings_of(self, document: Document) -> dict[str, str]:
+        """Return the strings in a file's metadata; of a `.t7` those that `convert` makes for it, if the other has them.
+
+        Args:
+            document: one of the two files.
+        """
+        other = self.second if document is self.first else self.first
+        if "about" in other.metadata and _has_lua_objects(document):
+            return about_in_metadata(document.value)
+        return document.metadata
 
     def _as_in_format(
         self, value: Any, metadata: dict[str, str], goal: FormatSpec, report: Report
@@ -898,6 +910,12 @@ class Sides:
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings
+
+
+def _has_lua_objects(document: Document) -> bool:
+    """Return whether a file is a `.t7` with objects of Lua's classes."""
+    is_lua = document.spec.values == formats.LUA
+    return is_lua and any(isinstance(item, TorchObject) for item in document.content.objects)
 
 
 def _pointer(steps: Iterable[str]) -> str:
@@ -977,12 +995,13 @@ def _without_other_strings(form: Form, other: Form) -> Form:
     return Form({**form.value, _STRINGS_KEY: in_both}, notes)
 
 
-def _state_of_model_file(lua: Value, python: Any) -> Any:
+def _form_of_model_file(lua: Value, python: Any, notes: list[Note]) -> Form | None:
     """Return the state dict of the `model.pt` that `module` writes for a model; `None` if a `.pt` has other keys.
 
     Args:
         lua: the value of a `.t7`.
         python: the value of the `.pt`.
+        notes: on what the state dicts that `convert` writes of this value leave out.
     """
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None
@@ -998,4 +1017,7 @@ def _state_of_model_file(lua: Value, python: Any) -> Any:
         return None
     if set(tensors) != set(python):
         return None
-    return OrderedDict(compacted(tensors))  # as `module` writes them
+    if model is not lua:  # what stands beside it is in the `config.json`, which is not read
+        message = f"left out is all but the state dict of {path}"
+        notes = [Note("info", "", message, code="left-out")]
+    return Form(OrderedDict(compacted(tensors)), notes)  # as `module` writes them

@@ -554,6 +554,7 @@ def skips_of(blocks: list[Block]) -> list[str]:
     """Return the arrows of graphs that bypass other nodes, `3 → 9`; those from inputs and to outputs do not count."""
     texts: list[str] = []
     for block in blocks:
+        # Where a graph is nothing but branches from its input to its output, `branches_of` lists it.
         if block.kind != "graph" or is_branching(block):
             continue
         leaving = Counter(flow.start for flow in block.flows)
@@ -563,7 +564,7 @@ def skips_of(blocks: list[Block]) -> list[str]:
             end = block.inside[flow.end]
             is_to_end = "end" in (start.kind, end.kind)
             skips = ranks[flow.end] - ranks[flow.start] > 1
-            # Only where the value also takes the way through the nodes between.
+            # Only where the value also takes the way through the nodes between, judged by its having another user.
             if leaving[flow.start] > 1 and skips and not is_to_end:
                 texts.append(f"{start.key or start.name} → {end.key or end.name}")
     return texts

@@ -216,6 +216,7 @@ local function sound(m, v)
   end
   if name == 'nn.DotProduct' or name == 'nn.CosineDistance' or name == 'nn.PairwiseDistance' then return #v == 2 and alike(v) and v[1]:dim() <= 2 end
   if name == 'nn.Squeeze' and torch.isTensor(v) and v:nElement() == 1 then return false end -- returns memory that nobody wrote
+  if name == 'nn.Abs' and torch.isTensor(v) and v:eq(0):sum() > 0 then return false end -- whose gradient at 0 is 1 here, and 0 in PyTorch
   if name == 'nn.ZipTable' then for _, t in ipairs(v) do if torch.isTensor(t) or #t ~= #v[1] then return false end end end
   if name == 'nn.MixtureTable' then return torch.isTensor(v[1]) and v[1]:dim() <= 2 and torch.isTensor(v[2]) == false and alike(v[2]) end
   if name == 'nn.Concat' or name == 'nn.Parallel' then
@@ -233,6 +234,7 @@ local function sound(m, v)
     or (v:size(v:dim()) + 2 * m.padW - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) + 2 * m.padH - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialConvolutionMap' and ((v:size(v:dim()) - m.kW) % m.dW > 0 or (v:size(v:dim() - 1) - m.kH) % m.dH > 0) then return false end -- wrong gradients
   if name == 'nn.SpatialReflectionPadding' then return math.max(m.pad_l, m.pad_r) < v:size(v:dim()) and math.max(m.pad_t, m.pad_b) < v:size(v:dim() - 1) end
+  if name == 'nn.SpatialUpSamplingBilinear' then return math.max(v:size(v:dim()), v:size(v:dim() - 1)) <= 40 end -- places of elements in single precision
   if name:find('BatchNormalization') and v:size(1) == 1 then random_layers = true end -- today's nn takes the running statistics then
   for _, c in ipairs(m.modules or {}) do
     if name ~= 'nn.Sequential' and name ~= 'nn.Concat' and name ~= 'nn.ConcatTable' then break end

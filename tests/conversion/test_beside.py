@@ -15,7 +15,7 @@ from helpers import TESTFILES
 from torch import nn
 
 import t7bridge
-from t7bridge import Table
+from t7bridge import Table, Tensor, TorchObject
 from t7bridge.conversion.beside import about, beside
 from t7bridge.errors import TargetExistsError
 from t7bridge.graph import PythonGlobal, PythonObject
@@ -167,6 +167,14 @@ def test_module_notes_its_own_data_once(tmp_path: Path) -> None:
         ("root.model.vocab", "in config.json: 2 values of nn.Sequential"),
         ("", "what stands beside the model is in config.json: epoch"),
     ]
+    # The two files alone are compared, and what is in the third one is not in the second.
+    verified = t7bridge.verify(tmp_path / "in.t7", tmp_path / "out/model.pt")
+    assert verified.left_out == {str(tmp_path / "in.t7"): ["left out is all but the state dict of root.model"]}
+    t7bridge.save(model, tmp_path / "model.t7")
+    verified = t7bridge.verify(tmp_path / "model.t7", tmp_path / "out/model.pt")
+    ((sentence, _gradients),) = verified.left_out.values()
+    assert not verified.differences
+    assert sentence.startswith("root.vocab: left out, as a state dict has no place for 2 values")
 
 
 def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
@@ -175,6 +183,18 @@ def test_a_whole_checkpoint_says_what_its_numbers_mean(tmp_path: Path) -> None:
     metadata = safetensors.safe_open(tmp_path / "out.safetensors", "np").metadata()
     assert json.loads(metadata["about"])["classes"].endswith("class 1")
     assert metadata["classes.0"] == '"cat"'
+    target = str(tmp_path / "out.safetensors")
+    assert target not in t7bridge.verify(CHECKPOINT, target).left_out
+    assert target not in t7bridge.verify(target, CHECKPOINT).left_out
+    # A text of this name in the file itself is the file's own; without modules there is no other.
+    classes = Table.from_list([b"cat", b"dog"])
+    for model in (1.0, TorchObject("nn.Identity", 1, Table())):
+        value = Table.of({"w": Tensor.from_numpy(np.ones(2)), "about": b"mine", "classes": classes, "model": model})
+        t7bridge.save(value, tmp_path / "own.t7", force=True)
+        t7bridge.convert(tmp_path / "own.t7", target, force=True)
+        verified = t7bridge.verify(tmp_path / "own.t7", target)
+        assert not verified.differences
+        assert target not in verified.left_out
 
 
 def test_what_is_no_model_has_no_config(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from helpers import description, read, written
 from pt_helpers import saved, torch_type
 
-from t7bridge import PtReader, Storage, Table, TdsVec, Tensor, TorchObject
+from t7bridge import PtReader, Storage, Table, TdsHash, TdsVec, Tensor, TorchObject
 from t7bridge.conversion import LuaTree, to_lua
 from t7bridge.conversion.tree import as_tree
 from t7bridge.errors import CorruptError, UnsupportedError
@@ -464,8 +464,19 @@ def test_dicts_that_look_like_those_of_lua_values(value: dict[str, Any]) -> None
 
 
 def test_vectors_and_tables_that_were_dicts() -> None:
-    """Dicts of vectors, and of tables whose keys no dict has, become these again."""
-    for value in (TdsVec([1.0, b"x"]), Table.of([(True, 1.0), (1, 2.0)])):
+    """Dicts of vectors, and of tables and fields whose keys no dict has, or only others have, become these again."""
+    clashing = Table.of([(True, 1.0), (1, 2.0), ("pairs", 3.0)])
+    pairs = Table.of({"pairs": Table.from_list([Table.from_list([1.0, 2.0])])})
+    for value in (
+        TdsVec([1.0, b"x"]),
+        Table.of([(True, 1.0), (1, 2.0)]),
+        TorchObject("a.B", 1, clashing),
+        TorchObject("a.B", 1, pairs),
+        TorchObject("a.B", 1, Table.of({"__payload__": 1.0})),
+        TdsHash(clashing),
+        TdsHash(pairs),
+        Table.of({"__class__": b"table", "pairs": pairs["pairs"]}),
+    ):
         assert description(to_lua(as_tree(value), objects=True).value) == description(value)
 
 

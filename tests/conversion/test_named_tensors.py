@@ -12,11 +12,11 @@ from bounds import bounded
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge import Storage, Tensor
+from t7bridge import Storage, Tensor, formats
 from t7bridge.conversion import differences
 from t7bridge.conversion.named_tensors import _reserve_in_groups, _UniqueNames
 from t7bridge.errors import LimitError, ModelError, StrictError, UnsupportedError
-from t7bridge.formats import FORMATS
+from t7bridge.formats import FORMATS, NamedTensors
 from t7bridge.limits import DEFAULT_LIMITS
 
 FLAT_FORMATS = {"safetensors": ".safetensors", "hdf5": ".h5", "npz": ".npz"}
@@ -324,6 +324,12 @@ def test_other_names_are_those_of_no_group(tmp_path: Path) -> None:
         assert [file[name][()].item() for name in ("1", "1~2/b", "1~2/b~2/c")] == [0, 1, 2]
     assert any(note.message.endswith("written as 1~2.b~2.c") for note in report.notes)
 
+    value = {1: tensors[0], "1": {"b": tensors[1], "c": tensors[2]}}
+    t7bridge.save(value, tmp_path / "y.pt")
+    flat(tmp_path / "y.pt", tmp_path / "y.h5")
+    with h5py.File(tmp_path / "y.h5") as file:  # what is in one group stays in one
+        assert {name: sorted(group) for name, group in file.items() if name != "1"} == {"1~2": ["b", "c"]}
+
     names = _UniqueNames({("a",)})
     assert _reserve_in_groups(("a",), names, groups={("a~2",)}) == ("a~",)
 
@@ -340,3 +346,24 @@ def test_texts_of_one_name(tmp_path: Path) -> None:
     with safetensors.safe_open(tmp_path / "x.safetensors", "np") as file:
         texts = {key: json.loads(text) for key, text in file.metadata().items() if key != "format"}
     assert texts == {"1": "number", "1~2": "text", "a.b": "inside", "a.b~2": "beside"}
+
+
+def test_names_of_texts_that_hdf5_cannot_have(tmp_path: Path) -> None:
+    """A text of such a name has another one, which is noted and which no other has; one without room is left out."""
+    texts = {"": "nothing", "a\0b": "zero", "a_b": "plain", "\ud800": "half", "long": "x" * 70_000}
+    t7bridge.save({"w": Tensor.from_numpy(np.zeros(1)), **texts}, tmp_path / "x.pt")
+    report = t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.h5")
+    with h5py.File(tmp_path / "x.h5") as file:
+        attributes = {name: json.loads(text) for name, text in file.attrs.items()}
+    assert attributes == {"_": "nothing", "a_b": "zero", "a_b~2": "plain", "\\ud800": "half"}
+    assert [note.path for note in report.notes if note.code == "renamed"] == ["", "a\0b", "a_b", "\ud800"]
+    assert [note.path for note in report.notes if note.code == "left-out"] == ["long"]
+    verified = t7bridge.verify(tmp_path / "x.pt", tmp_path / "x.h5")
+    assert not verified.differences
+    assert list(verified.left_out) == [str(tmp_path / "x.pt")]
+
+    # Metadata of another format have names and texts that HDF5 cannot have, too.
+    metadata = {"": "nothing", "a": "zero\0", "b": "half \ud800", "c": "é"}
+    formats.write(NamedTensors({("w",): Tensor.from_numpy(np.zeros(1))}, metadata), tmp_path / "y.h5")
+    with h5py.File(tmp_path / "y.h5") as file:
+        assert dict(file.attrs) == {"_": "nothing", "c": "é"}

@@ -89,6 +89,7 @@ def test_forms_of_rules(renames):
         ([("a", "b", "c")], "not a rule"),
         ([("a", 1)], "not a rule"),
         ([3], "not a rule"),
+        (3, "not a rule"),
         ({"a": None}, "not a rule"),
     ],
 )
@@ -96,6 +97,13 @@ def test_wrong_rules(renames, words):
     """The error says what a rule is."""
     with pytest.raises(ModelError, match=re.escape(words)):
         Naming(renames)
+
+
+@pytest.mark.parametrize("strip", [[3], 3, b"a.", [b"a."], ["a", None]])
+def test_wrong_prefixes(strip):
+    """A prefix that is not text is an error that says so."""
+    with pytest.raises(ModelError, match="not a prefix of keys; expected text"):
+        Naming(strip=strip)
 
 
 def test_keys_stay_apart():

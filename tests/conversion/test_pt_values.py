@@ -263,3 +263,39 @@ def test_modules_inside_other_objects_are_state_dicts(tmp_path: pathlib.Path) ->
     trainer.net = {"inner": torch.nn.Linear(2, 1)}
     value, _ = converted({"t": trainer}, tmp_path)
     assert list(value["t"]["net"]["inner"]) == ["weight", "bias"]
+
+
+def test_arrays_of_objects_keep_their_shape(tmp_path):
+    """An array of Python objects is lists of its shape, row by row, whatever its order in memory and its items are."""
+    rows = [["00", [1, 2]], ["10", torch.ones(2)], ["20", {"k": 1}]]
+    array = np.empty((3, 2), object)
+    for row, column in np.ndindex(array.shape):
+        array[row, column] = rows[row][column]
+    cube = np.empty((2, 1, 2), object)
+    cube[:] = "x"
+    value = {"c": array, "fortran": np.asfortranarray(array), "cube": cube, "none": np.empty((10**9, 0), object)}
+    torch.save(value, tmp_path / "x.pt")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "x.t7")
+    t7bridge.convert(tmp_path / "x.pt", tmp_path / "plain.t7", record=False)
+    t7bridge.convert(tmp_path / "x.t7", tmp_path / "back.pt")
+    assert t7bridge.verify(tmp_path / "x.pt", tmp_path / "x.t7").same
+
+    back = torch.load(tmp_path / "back.pt", weights_only=True)
+    plain = t7bridge.to_python(t7bridge.load(tmp_path / "plain.t7"))
+    direct = t7bridge.to_python(t7bridge.load(tmp_path / "x.pt"))
+    for result in (back, plain, direct):
+        for name in ("c", "fortran"):
+            assert [[type(item) for item in row[:1]] for row in result[name]] == [[str]] * 3
+            assert [row[0] for row in result[name]] == ["00", "10", "20"]
+            assert result[name][0][1] == [1, 2]
+            assert result[name][2][1] == {"k": 1}
+        assert result["cube"] == [[["x", "x"]], [["x", "x"]]]
+        assert not result["none"]
+
+
+def test_arrays_of_objects_with_many_dimensions(tmp_path):
+    """A damaged shape does not ask for lists by the million."""
+    array = np.empty((1,) * 9, object)
+    array[:] = "x"
+    torch.save(array, tmp_path / "x.pt")
+    assert t7bridge.to_python(t7bridge.load(tmp_path / "x.pt")) == ["x"]

@@ -323,3 +323,19 @@ def test_notes_are_not_repeated(tmp_path):
             assert document.value is not value
             assert [str(note) for note in document.notes] == notes
         assert len(notes) == 1
+
+
+def test_notes_of_a_reading_that_failed_are_not_repeated(tmp_path):
+    """Values that are asked for again after a reading failed have each note once."""
+    np.savez(tmp_path / "a.npz", a=np.array(["text"]))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("b.npy", b"damaged")
+    with zipfile.ZipFile(tmp_path / "b.pt", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps({"a": 1}, 2) + pickle.dumps([2], 2))
+        archive.writestr("x/data/0", bytes(4))  # weights that the value does not refer to
+    for name in ("a.npz", "b.pt"):
+        with t7bridge.open(tmp_path / name) as document:
+            for _ in range(2):
+                with pytest.raises(CorruptError):
+                    document.roots  # noqa: B018
+                assert len(document.notes) == 1, name

@@ -15,7 +15,8 @@ from helpers import TESTFILES, peak_mib
 import t7bridge
 from t7bridge import formats
 from t7bridge.errors import CorruptError, LimitError, T7BridgeError, UnsupportedError
-from t7bridge.formats.hdf5.library import require_h5py
+from t7bridge.formats.hdf5 import library
+from t7bridge.formats.hdf5.library import LibraryFile, require_h5py
 from t7bridge.formats.named import NamedTensors
 from t7bridge.graph import TensorExtras
 from t7bridge.io.source import ByteSource
@@ -516,3 +517,49 @@ def test_a_browser_is_told_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sys.platform", "emscripten")
     with pytest.raises(UnsupportedError, match="On a computer with h5py"):
         require_h5py()
+
+
+def test_a_process_that_a_file_has_taken_over(tmp_path, monkeypatch) -> None:
+    """Whatever the process with the library says of a file, the file is read or refused."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.attrs["text"] = "a"
+        file["group/data"] = np.ones((2, 3), "f4")
+        file["zipped"] = file["group/data"]
+        file["group"].attrs["number"] = 5
+        file["texts"] = ["a", "b"]
+        file.create_dataset("chunks", data=np.ones(9), chunks=(3,))
+        file["outside"] = h5py.ExternalLink("other.h5", "/")
+    listing = LibraryFile.listing
+    with ByteSource.from_path(tmp_path / "x.h5") as source:
+        messages = list(listing(LibraryFile(source, t7bridge.Limits()), 1000, lambda _: ""))
+    assert {message["object"] for message in messages} == {"group", "data set", "link", "text", "left out"}
+
+    values = [None, -1, 10**30, 1.5, float("nan"), "x", [], [None], [-1, -1], {}, {"x": 1}]
+    lists: list[Any] = [[], [5], [None], [[]], [{}], messages[1:], [*messages, *messages]]
+    for number, message in enumerate(messages):
+        for key in message:
+            without = {name: value for name, value in message.items() if name != key}
+            for changed in (without, *({**message, key: value} for value in values)):
+                lists.append([*messages[:number], changed, *messages[number + 1 :]])
+    refused = 0
+    for changed_messages in lists:
+        monkeypatch.setattr(LibraryFile, "listing", lambda *_, told=changed_messages: (item for item in told))
+        try:
+            t7bridge.open(tmp_path / "x.h5").roots  # noqa: B018
+        except T7BridgeError:
+            refused += 1
+    assert refused > len(lists) / 3
+
+
+@pytest.mark.parametrize(
+    "said", [b"5", b"[]", b"null", b'{"elements": -1}', b'{"elements": 1e30}', b'{"elements": []}']
+)
+def test_a_process_that_sends_no_messages(said, tmp_path, monkeypatch) -> None:
+    """What is not a message of the process with the library is an error of the file."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"] = np.ones(3)
+    program = f"import sys; sys.stdin.readline(); print({said.decode()!r}, flush=True); sys.stdin.read()"
+    monkeypatch.setattr(library, "_PROGRAM", program)
+    library._forget_library()
+    with pytest.raises(CorruptError, match="the HDF5 library ended"):
+        t7bridge.load(tmp_path / "x.h5")

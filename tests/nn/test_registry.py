@@ -285,3 +285,15 @@ def test_windows_outside_the_input_are_lua_torchs_own(class_name):
     assert made(torch.ones(1, 4, 6)).shape == (1, 2, 3)
     for other in ({"ceil_mode": False}, {"dW": 2.0, "ceil_mode": True}, {"padW": 1.0, "ceil_mode": True}):
         assert type(live_module(obj(class_name, **{**sizes, **other}))).__module__.startswith("torch.nn.")
+
+
+@pytest.mark.parametrize("class_name", ["nn.VolumetricMaxPooling", "nn.VolumetricDilatedMaxPooling"])
+def test_ceil_mode_that_lua_does_not_read(class_name):
+    """Lua sets the ceil mode to false when it reads class version 1, and so does the module; a note says it."""
+    sizes = {f"{name}{axis}": 2.0 for name in "kd" for axis in "TWH"}
+    fields = Table.of({**sizes, "ceil_mode": True})
+    for version, rounds_up in ((1, False), (2, True)):
+        layer = TorchObject(class_name, version, fields)
+        assert live_module(layer).ceil_mode is rounds_up
+        assert len(state_dict(layer).notes) == (0 if rounds_up else 1)
+    assert not state_dict(TorchObject(class_name, 1, Table.of(sizes))).notes

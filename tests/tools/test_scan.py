@@ -186,6 +186,15 @@ def test_values_behind_the_first(tmp_path):
         assert [finding.kind for finding in found] == ["function"], name
 
 
+def test_a_function_of_two_values_is_listed_once(tmp_path):
+    """Values of one `.t7` may have objects in common, which are one finding."""
+    function = LuaFunction(b"\x1bLJ", Table())
+    with (tmp_path / "x.t7").open("wb") as file, t7bridge.T7Writer(file) as writer:
+        writer.write_object(Table.of({"f": function}))
+        writer.write_object(Table.of({"g": function, "h": LuaFunction(b"\x1bLJ", Table())}))
+    assert [finding.path for finding in scan(tmp_path / "x.t7").findings] == ["root[0].f", "root[1].h"]
+
+
 def test_what_no_reader_looks_at(tmp_path):
     """Bytes after the value, and members that nothing refers to, are findings; pickles among them are read."""
     attack = b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R."

@@ -11,7 +11,16 @@ from t7bridge.torchmodules import live_module
 
 FILES = (
     *("random_nn", "random_graph", "random_expr", "random_rnn", "random_lists"),
-    *("found_nets", "found_pages", "found_windows", "found_lists", "found_states", "found_lengths", "found_kinks"),
+    *(
+        "found_nets",
+        "found_pages",
+        "found_windows",
+        "found_lists",
+        "found_states",
+        "found_lengths",
+        "found_kinks",
+        "found_rounding",
+    ),
 )
 
 

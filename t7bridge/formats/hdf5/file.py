@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from ...data import np
-from ...errors import CorruptError, UnsupportedError, WriteError
+from ...data import np, pattern
+from ...errors import CorruptError, T7BridgeError, UnsupportedError, WriteError
 from ...graph.dtypes import ELEMENT_TYPES, NUMPY_ELEMENTS
 from ...graph.tensor import Tensor, place_of
 from ...io.output import FileOutput
@@ -38,9 +38,11 @@ from ..named import (
     tensor_of_bytes,
     tie,
 )
-from ..table import Document, Written
+from ..table import FORMATS, Document, Written
 from .library import LibraryFile, require_h5py
 
+_SURROGATE = pattern("[\ud800-\udfff]")
+"""A character that is not valid Unicode by itself."""
 _MOST_ATTRIBUTE = 60_000
 """Maximum size of an attribute in an object's header, in bytes."""
 _MOST_NAMED_ATTRIBUTES = 5
@@ -127,7 +129,13 @@ class _Reader:
         """Number of attributes that are left out."""
         self._attribute_names: list[str] = []
         """The first of the attributes that are left out, for a note."""
-        self._list()
+        try:
+            self._list()
+        except T7BridgeError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # No message can be relied on: a file may have taken over the process that sends them.
+            raise CorruptError("the HDF5 library says of it what no file can have") from error
 
     def roots(self) -> list[Any]:
         """Return the tensors and texts, in a dict for each group, as the one item of a list; new dicts each time.
@@ -165,7 +173,7 @@ class _Reader:
         # Closed at an error, too: until then no other question can be asked.
         with closing(self._file.listing(max(0, self._inflation.bytes_left), self._path_of)) as messages:
             # The first message is about the root group, whose texts are metadata. Texts of others are left out.
-            root = next(messages)
+            root = next(messages, {})
             self._paths.append(((), []))
             self.metadata = {_name(name): _name(text) for name, text in root["texts"].items()}
             self._count_attributes((), root)
@@ -458,8 +466,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     for offset, tensor in places:
         output.place(offset, content(tensor))
     output.wait()
-    left_out = tuple(name for name in named.metadata if name not in texts)
-    return Written(len(named.tensors), named.storages, left_out)
+    return Written(len(named.tensors), named.storages, left_out(named))
 
 
 def _write_but_elements(
@@ -496,19 +503,27 @@ def _check_elements(named: NamedTensors) -> None:
             raise UnsupportedError(f"HDF5 has no elements of type {tensor.element.name}", path=".".join(steps))
 
 
+def left_out(named: NamedTensors) -> tuple[str, ...]:
+    """Return the names of the texts of which no attributes are made."""
+    texts = dict(_attributes_of_metadata(named.metadata))
+    return tuple(name for name in named.metadata if name not in texts)
+
+
 def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield for each text of the metadata its name, and name and text of the attribute that it becomes.
 
-    Attributes have names that are not empty, and neither names nor texts with zero bytes or invalid Unicode. A text
-    that is too long is skipped, and one whose attribute would have the name of an earlier one.
+    A text that is too long, has zero bytes or is not valid Unicode is skipped, and one whose attribute would have the
+    name of an earlier one.
     """
-    attribute_names: set[bytes] = set()
+    attribute_name = FORMATS["hdf5"].fit
+    attribute_names: set[str] = set()
     for name, text in metadata.items():
-        attribute = name.replace("\0", "_").encode("utf-8", "backslashreplace") or b"_"
-        value = text.replace("\0", "_").encode("utf-8", "backslashreplace")
-        if len(attribute) + len(value) <= _MOST_ATTRIBUTE and attribute not in attribute_names:
+        attribute = attribute_name(name)
+        nbytes = len(attribute.encode()) + len(text.encode("utf-8", "backslashreplace"))
+        is_possible = "\0" not in text and not _SURROGATE.search(text)
+        if is_possible and nbytes <= _MOST_ATTRIBUTE and attribute not in attribute_names:
             attribute_names.add(attribute)
-            yield name, (attribute.decode(), value.decode())
+            yield name, (attribute, text)
 
 
 def _lay_out(h5py: Any, file: Any, named: NamedTensors) -> Iterator[tuple[int, Tensor]]:

@@ -34,7 +34,7 @@ _BYTES_A_SECOND = 1 << 18
 _WAITING_SECONDS = 10
 """Seconds of the clock beyond those of the processor, which other programs use, too."""
 _LONGEST_LINE = 1 << 30
-"""Maximum size of a message, in bytes."""
+"""Maximum size of a message, and of the elements after it, in bytes."""
 _LONGEST_TEXT = 200
 """Characters of a message of the library in an error."""
 _OUT_OF_TIME = -getattr(signal, "SIGXCPU", 0)
@@ -354,17 +354,24 @@ class _Library:
 
 
 def _message_from(answers: IO[bytes]) -> dict[str, Any]:
-    """Return the next message of the process; raises `EOFError` if it has ended."""
+    """Return the next message of the process; raises `EOFError` if it has ended, `ValueError` if it is not a dict."""
     line = answers.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):
         raise EOFError
-    message: dict[str, Any] = json.loads(line)
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("is not a message")
     return message
 
 
 def _payload_from(answers: IO[bytes], message: dict[str, Any]) -> bytes:
-    """Return the bytes after a message, none for most; raises `EOFError` if the process has ended."""
+    """Return the bytes after a message, none for most; raises `EOFError` if the process has ended.
+
+    Raises `ValueError` if it says that these are fewer than none, or too many.
+    """
     size = int(message.get("elements", 0))
+    if not 0 <= size <= _LONGEST_LINE:
+        raise ValueError("has too many bytes")
     payload = answers.read(size)
     if len(payload) < size:
         raise EOFError

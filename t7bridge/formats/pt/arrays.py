@@ -74,6 +74,20 @@ def text_items(array: NumpyArray) -> list[Any] | None:
     return items
 
 
+def object_items(array: NumpyArray) -> list[Any]:
+    """Return the items of an array of Python objects, which are row by row, as nested lists.
+
+    Of an array without dimensions it is a list of the one item.
+    """
+    items: list[Any] = array.data
+    # A list for each row of a row, of which a damaged file could ask for far more than it has items.
+    if len(array.shape) > _MOST_NESTED or 0 in array.shape:
+        return items
+    for extent in reversed(array.shape[1:]):
+        items = [items[start : start + extent] for start in range(0, len(items), extent)]
+    return items
+
+
 def _bits_of_bfloat16(values: Any) -> Any:
     """Return the 16 bits of each float32 as bfloat16, which is its upper half, rounded to even as by PyTorch."""
     bits = values.astype("=f4").view("=u4").astype("u8")
@@ -155,6 +169,8 @@ def numpy_value(array: NumpyArray) -> np.ndarray:
         raise CorruptError(f"a numpy array's bytes do not fit its type and shape: {error}") from error
 
 
+_MOST_NESTED = 8
+"""Maximum dimensions of an array of objects whose shape its lists keep; of others they are one list."""
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
 """numpy's own limit for headers of untrusted files."""

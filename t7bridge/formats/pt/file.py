@@ -89,8 +89,6 @@ class PtReader:
         self._origin = Origin(self.source, limits, forbid, read_nested, is_judged=judge)
         self._value: Any = _UNSET
         """The value; `_UNSET` until it is read, as it may be `None`."""
-        self._has_been_read = False
-        """Whether the value was read once; `forget` may have released it since."""
         self._archive: PtArchive | None = None
         """The members of a zip archive or an unpacked one, which detecting the kind opens; `None` for other files."""
         self._storages: StorageTable | None = None
@@ -178,12 +176,9 @@ class PtReader:
             UnsupportedError: it holds unsupported values.
         """
         if self._value is _UNSET:
-            note_count = len(self.notes)
+            self.notes.clear()  # of an earlier reading, which failed or was released by `forget`
             with about_file(self.source.name), collector_paused():
                 self._value = self._read()
-            if self._has_been_read:  # reading again what `forget` released has added the same notes again
-                del self.notes[note_count:]
-            self._has_been_read = True
         return self._value
 
     def forget(self) -> None:

@@ -411,11 +411,29 @@ class TextWriter:
 
     def write_float(self, value: float) -> None:
         """Write a number with 9 digits, or 6 in an old layout."""
+        self._check_float(value, "f", "a 4-byte float")
         self.output.write(number_text(value, self._float_digits).encode() + b"\n")
 
     def write_double(self, value: float) -> None:
         """Write a number with 17 digits, or 6 in an old layout."""
+        self._check_float(value, "d", "an 8-byte float")
         self.output.write(self._double(value) + b"\n")
+
+    def _check_float(self, value: float, code: str, what: str) -> None:
+        """Refuse a number that would be infinite when it is read.
+
+        Args:
+            value: the number.
+            code: of `struct`, for its type in memory.
+            what: describes the type in the error.
+
+        Raises:
+            WriteError: it is too large.
+        """
+        try:
+            struct.pack(f"<{code}", value)  # the native form would make it infinite
+        except (struct.error, OverflowError):
+            raise WriteError(f"{value} does not fit {what}", file=self.output.name) from None
 
     def _double(self, value: float) -> bytes:
         """Return a number as text, and count a NaN whose bits text does not show; its sign is shown."""

@@ -38,6 +38,31 @@ from ..texts import window
 _SCRATCH = "pooling ones random_samples randomSamples"
 
 
+_LOSING_CEIL_MODE = ("nn.VolumetricMaxPooling", "nn.VolumetricDilatedMaxPooling")
+
+
+def _loses_ceil_mode(fields: Fields) -> bool:
+    """Return whether Lua sets the ceil mode of an object to false when it reads it.
+
+    nn.VolumetricMaxPooling does so with class version 1. nn.VolumetricDilatedMaxPooling inherits that, and has itself
+    written version 1 in all releases.
+
+    Source: nn 8726825 `VolumetricMaxPooling:read`.
+    """
+    version = fields.obj.version
+    return fields.obj.class_name in _LOSING_CEIL_MODE and version is not None and version < 2
+
+
+def _lost_ceil_note(fields: Fields) -> str:
+    """Return a note if an object had a ceil mode when it was saved, which Lua does not read."""
+    if fields.flag("ceil_mode") and _loses_ceil_mode(fields):
+        return "was saved in ceil mode, which is lost with class version 1: it rounds down, as in Lua when it is loaded"
+    return ""
+
+
+_CEIL_MODE = made(lambda lua: lua.flag("ceil_mode") and not _loses_ceil_mode(lua)).unless(False)
+
+
 def windows(dims: int) -> dict[str, Any]:
     """Return the arguments that determine the windows of a pooling, by keyword, for a number of dimensions."""
     kernel = axes("k", dims)
@@ -50,7 +75,7 @@ def windows(dims: int) -> dict[str, Any]:
         "kernel_size": kernel,
         "stride": made(stride),
         "padding": axes("pad", dims, 0),
-        "ceil_mode": flag("ceil_mode").unless(False),
+        "ceil_mode": _CEIL_MODE,
     }
 
 
@@ -138,6 +163,7 @@ def _max_pool(dims: int) -> Choice:
 
 register_layer(
     remark=_CEILED,
+    note=_lost_ceil_note,
     module={
         "nn.SpatialMaxPooling": _max_pool(2),
         "nn.SpatialDilatedMaxPooling": _max_pool(2),
@@ -240,8 +266,9 @@ def _kept_samples(lua: Lua, dims: int) -> Literal:
     # `newRandomPool` is true after `fixPoolingRegions`, which makes Lua use the same numbers again.
     if numbers is None or not lua.flag("newRandomPool"):
         return None
-    # For images both have the numbers in the order w, h; for volumes Lua t, w, h, and PyTorch t, h, w.
-    order = [0, 2, 1] if dims == 3 else [0, 1]
+    # For images both have the numbers in the order w, h. For volumes Lua has t, w, h, and PyTorch the order of the
+    # dimensions, which are h, w, t in Lua.
+    order = [2, 1, 0] if dims == 3 else [0, 1]
     return nested(elements(numbers)[..., order].tolist())
 
 
@@ -249,7 +276,7 @@ def _fractional_max_pool(axes: str) -> Row:
     """Map fractional max pooling, which has either a ratio of sizes or the size of the output.
 
     Args:
-        axes: the ends of the names of its fields, in the order of PyTorch's dimensions.
+        axes: the ends of the names of its fields, in the order of the input's dimensions.
     """
     first_ratio = f"ratio{axes[0]}"  # a layer has a ratio for each axis, or for none
 
@@ -269,11 +296,35 @@ def _fractional_max_pool(axes: str) -> Row:
     )
 
 
+_EXACT_COUNTS = (1, 2, 3, 4, 6, 8, 11, 16, 31, 32, 33, 64)
+"""Numbers of windows, up to 64, for which Lua and PyTorch have the same ones in every input of up to 2^16 elements."""
+
+
+def _adaptive_max_pool() -> Choice:
+    """Map adaptive max pooling. Lua computes in single precision where windows begin and end, and some have an element
+    more than PyTorch's: of 21 elements to 7, or 19 to 19.
+
+    Source: nn 8726825 `THNN/generic/SpatialAdaptiveMaxPooling.c`, `(float)i / owidth * iwidth`. The average pooling
+    divides last, `(float)(a * c) / b`, which is exact as long as the product has at most 24 bits.
+    """
+    counts = pair("H", "W")
+
+    def is_exact(lua: Lua) -> bool:
+        """Return whether the windows are PyTorch's, whatever the size of the input."""
+        return all(count in _EXACT_COUNTS for count in counts.get(lua))
+
+    usual = of_torch("AdaptiveMaxPool2d", counts)
+    rounded = of_runtime("pooling.AdaptiveMaxPool2d", counts)
+    return either(is_exact, usual, rounded)
+
+
 register_layer(
     "nn.SpatialAdaptiveMaxPooling",
-    remark="some windows have an element more in Lua, which computes them in float: of 21 elements to 7, or 19 to 19",
+    remark="windows of Lua, which computes them in single precision: of 21 elements to 7, some have one more than "
+    "PyTorch's",
     scratch=_SCRATCH,
-    module=of_torch("AdaptiveMaxPool2d", pair("H", "W")),
+    module=_adaptive_max_pool(),
+    traits={"pooling.AdaptiveMaxPool2d": Traits(like="AdaptiveMaxPool2d")},
 )
 register_layer(
     "cudnn.Pooling",
@@ -288,7 +339,8 @@ register_layer(
         ),
         "nn.SpatialAdaptiveAveragePooling": of_torch("AdaptiveAvgPool2d", pair("H", "W")),
         "nn.SpatialFractionalMaxPooling": _fractional_max_pool("HW"),
-        "nn.VolumetricFractionalMaxPooling": _fractional_max_pool("THW"),
+        # Unlike the other poolings of volumes, it has time as the last dimension.
+        "nn.VolumetricFractionalMaxPooling": _fractional_max_pool("HWT"),
         "nn.SpatialMaxUnpooling": _max_unpool(2),
         "nn.VolumetricMaxUnpooling": _max_unpool(3),
         "nn.TemporalMaxPooling": of_runtime("conv.TemporalMaxPool", integer("kW"), integer("dW")),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .base import Layer, square_root, with_batch
+from .base import Layer, records_gradients, square_root, with_batch, with_gradient
 
 
 class BatchOfOne(nn.Module):
@@ -67,12 +67,29 @@ class Normalize(Layer):
 
     def forward(self, input: Tensor) -> Tensor:
         """Take (n) or (batch, n); return the same shape."""
-        if self.p == float("inf"):  # the largest element
-            return input / (input.abs().max(-1, keepdim=True).values + self.eps)
-        # An even power needs no absolute values.
-        powers = input.pow(self.p) if self.p % 2 == 0 else input.abs().pow(self.p)
-        norms = (powers.sum(-1, keepdim=True) + self.eps).pow(1 / self.p)
-        return input / norms
+        if self.p == float("inf"):
+            largest = self._powers(input, 1.0).max(-1, keepdim=True).values
+            return input / (largest + self.eps)
+        norms = self._powers(input, self.p).sum(-1, keepdim=True) + self.eps
+        return input / norms.pow(1 / self.p)
+
+    def _powers(self, input: Tensor, power: float) -> Tensor:
+        """Return powers of absolute values. Of a power below 2 the gradient has `eps`
+        in it, as in Lua, which keeps it finite at 0.
+        """
+
+        def absolute_power(elements: Tensor) -> Tensor:
+            return elements.abs().pow(power)
+
+        def gradient_in_lua(gradient: Tensor, elements: Tensor) -> Tensor:
+            slope = (elements.abs() + self.eps).pow(power - 2) * elements
+            return gradient * power * slope
+
+        if power % 2 == 0:  # needs no absolute values
+            return input.pow(power)
+        if power < 2 and records_gradients(input):
+            return with_gradient(input, gradient_in_lua, absolute_power)
+        return absolute_power(input)
 
 
 class LayerNormalization(Layer):

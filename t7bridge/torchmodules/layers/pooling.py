@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, prod
+from math import ceil, floor, frexp, ldexp, prod
 from typing import Any
 
 import torch
@@ -263,6 +263,69 @@ class DilatedMaxPool3d(DilatedMaxPool, nn.MaxPool3d):
 
     dims = 3
     cuts_first = True
+
+
+def single(number: float) -> float:
+    """Return a number of double precision rounded to single precision."""
+    mantissa, exponent = frexp(number)
+    # 24 bits; `round` takes the even of two equally near numbers, as processors do.
+    return ldexp(round(mantissa * 2**24), exponent - 24)
+
+
+def exact_windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Return the windows of PyTorch's adaptive pooling along one dimension.
+
+    Args:
+        size: extent of the input.
+        count: number of windows.
+
+    Returns:
+        Of each window, the first element, and the one behind the last.
+    """
+    return [
+        (place * size // count, -(-(place + 1) * size // count))
+        for place in range(count)
+    ]
+
+
+def windows_in_single(size: int, count: int) -> list[tuple[int, int]]:
+    """Return the windows of Lua's adaptive max pooling, whose edges are computed in
+    single precision: of 21 elements to 7, some have 4. Like `exact_windows` otherwise.
+    """
+    # A quotient or product that is rounded to double and then to single precision is
+    # the same as if it were rounded once.
+    edges = [single(single(place / count) * size) for place in range(count + 1)]
+    return [(floor(edges[place]), ceil(edges[place + 1])) for place in range(count)]
+
+
+class AdaptiveMaxPool2d(nn.AdaptiveMaxPool2d):
+    """torch.nn.AdaptiveMaxPool2d with the windows of Lua's, of which some have an
+    element more: see `windows_in_single`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Take (batch, n, h, w) or (n, h, w); return the same dimensions."""
+        counts: Any = self.output_size
+        height, width = input.shape[-2:]
+        rows = windows_in_single(height, counts[0])
+        columns = windows_in_single(width, counts[1])
+        exact_rows = exact_windows(height, counts[0])
+        exact_columns = exact_windows(width, counts[1])
+        if rows == exact_rows and columns == exact_columns:
+            pooled: Tensor = super().forward(input)
+            return pooled
+        # Columns first: of equal elements, the first one of the first row gets the
+        # gradient, as in Lua.
+        return self._largest(self._largest(input, -1, columns), -2, rows)
+
+    @staticmethod
+    def _largest(input: Tensor, dim: int, windows: list[tuple[int, int]]) -> Tensor:
+        """Return the largest element of each window along one dimension."""
+        parts = []
+        for start, end in windows:
+            window = input.narrow(dim, start, end - start)
+            parts.append(window.max(dim, keepdim=True).values)
+        return torch.cat(parts, dim)
 
 
 class IndexedMaxPool(nn.Module):

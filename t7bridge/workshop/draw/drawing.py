@@ -212,12 +212,12 @@ class Drawing:
             folds_by_block: the runs of equal blocks in each container, by its identity.
         """
         numbers = {id(block): number for number, block in enumerate(blocks)}
-        # Of blocks with one key, the first counts, which comes last here.
-        numbers_by_key = {block.key: numbers[id(block)] for block in reversed(blocks) if block.kind != "end"}
+        # By the plan of each module, as keys may be the same in two models: `a.b` of one and `b` in the model `a`.
+        drawn_numbers = {id(block.spec): numbers[id(block)] for block in blocks if block.mark != "again"}
         nodes = []
         for block in blocks:
             folds = folds_by_block.get(id(block), [])
-            nodes.append(_node(block, numbers, numbers_by_key, folds, statistics=self.weights))
+            nodes.append(_node(block, numbers, drawn_numbers, folds, statistics=self.weights))
         model = blocks[0]
         return {
             "format": FORMAT,
@@ -246,7 +246,7 @@ class Drawing:
 def _node(
     block: Block,
     numbers: Mapping[int, int],
-    numbers_by_key: Mapping[str, int],
+    drawn_numbers: Mapping[int, int],
     folds: list[Fold],
     *,
     statistics: bool,
@@ -256,7 +256,7 @@ def _node(
     Args:
         block: the block.
         numbers: identity of a block → its number among all blocks of the graph.
-        numbers_by_key: key of a module → the number of its block, to which others refer as `same`.
+        drawn_numbers: identity of a module's plan → the number of its block, to which those drawn again refer.
         folds: the runs of equal blocks in it, each of which is shown once with its count.
         statistics: whether weights are read: minimum, maximum, mean, deviation and a histogram of each.
     """
@@ -268,7 +268,7 @@ def _node(
         **_facts(block, statistics),
     }
     if block.mark == "again":
-        node["same_as"] = numbers_by_key[block.same]
+        node["same_as"] = drawn_numbers[id(block.spec)]
     if block.inside:
         inside = [numbers[id(inner)] for inner in block.inside]
         node["children"] = inside

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from importlib.resources import files
 from math import ceil, dist
+from typing import Any
 from xml.sax import saxutils
 
 from ...data import define
@@ -308,15 +309,27 @@ def as_png(root: Box, title: str) -> bytes:
     svg = as_svg(root, title).encode("utf-8", "replace")
     try:
         import cairosvg
-    except ImportError:
-        pass
+    except (ImportError, OSError):  # `OSError`: the library cairo, which it loads, is not installed
+        width, height = map(ceil, _size(root))
+        png = _by_program(svg, width, height)
     else:
-        return bytes(cairosvg.svg2png(bytestring=svg))
-    width, height = map(ceil, _size(root))
-    png = _by_program(svg, width, height)
+        png = _by_cairosvg(cairosvg, svg)
     if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return png
+
+
+def _by_cairosvg(cairosvg: Any, svg: bytes) -> bytes:
+    """Return a picture as the bytes of a PNG; empty if CairoSVG fails, as for one of more pixels than cairo takes.
+
+    Args:
+        cairosvg: the module.
+        svg: the picture.
+    """
+    try:
+        return bytes(cairosvg.svg2png(bytestring=svg))
+    except Exception:  # errors of cairo have no class in common but this
+        return b""
 
 
 def _by_program(svg: bytes, width: int, height: int) -> bytes:

@@ -24,6 +24,7 @@ from ...errors import ModelError, UnsupportedError
 from ...nn.output_shapes import Example, Examples
 from ...torchmodules.build import each_input, example
 from ...torchmodules.layers.linear import LookupTableMaskZero
+from ...torchmodules.layers.pooling import exact_windows
 from ...torchmodules.layers.sequence import SeqLSTM, SteppedLSTM
 
 OPSET = 18
@@ -649,21 +650,10 @@ def _largest_of_windows(op: Any, image: Any, output_size: Sequence[int]) -> Any:
     height, width = image.shape[-2:]
     rows_of_windows, windows_of_row = output_size
     rows_of_output = []
-    for rows in _windows(height, rows_of_windows):
-        maxima = [_largest_of_window(op, image, rows, columns) for columns in _windows(width, windows_of_row)]
+    for rows in exact_windows(height, rows_of_windows):
+        maxima = [_largest_of_window(op, image, rows, columns) for columns in exact_windows(width, windows_of_row)]
         rows_of_output.append(op.Concat(*maxima, axis=-1))
     return op.Concat(*rows_of_output, axis=-2)
-
-
-def _windows(size: int, count: int) -> list[tuple[int, int]]:
-    """Return the first element of each window of a dimension, and the one behind its last.
-
-    Args:
-        size: number of elements.
-        count: number of windows.
-    """
-    # As PyTorch, from floor(i·size/n) to ceil((i+1)·size/n); -(-a // b) rounds up.
-    return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
 
 
 def _largest_of_window(op: Any, image: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:

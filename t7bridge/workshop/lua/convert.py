@@ -8,7 +8,7 @@ from typing import Any
 from attrs import field
 
 from ...data import define
-from ...errors import UnsupportedError
+from ...errors import ModelError, UnsupportedError
 from ...extensions import LUA, load_extensions
 from ...graph.dtypes import FLOAT32, FLOAT64
 from ...graph.lua import Table, TorchObject
@@ -121,12 +121,17 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
     Raises:
         UnsupportedError: it cannot be built for the example either; the error is that of the attempt with most open
             sizes.
+        ModelError: the example does not meet the conditions of a program.
     """
     load_extensions(LUA)  # before PyTorch decomposes what has no entry
     operations = frozenset(name for name, entry in OPERATIONS.items() if not entry.package or entry.package in allow)
     first_error: UnsupportedError | None = None
     for freedom in Freedom:  # from all sizes open to none
         program = trace(module, inputs, operations, freedom)
+        # A decomposition may fix the batch of the trace, which is of two where the example has one. A program of the
+        # user may not take the example at all.
+        if not program.sizes.holds():
+            continue
         try:
             return program, _build(program, allow)
         except UnsupportedError as error:
@@ -134,7 +139,8 @@ def _trace_and_build(module: Any, inputs: tuple[Any, ...], allow: tuple[str, ...
                 first_error = error
             if not program.sizes.example:  # no size was open: the other attempts would be the same
                 break
-    assert first_error is not None
+    if first_error is None:
+        raise ModelError("the program takes inputs of other sizes than the example's")
     raise first_error
 
 

@@ -368,8 +368,11 @@ def open_sizes() -> Iterator[None]:
     def noted(condition: Any) -> bool:
         """Return a relation of sizes, a `torch.SymBool`, as a boolean; note it if the user's code asks for that."""
         environment = getattr(condition.node, "shape_env", None)
-        caller = sys._getframe(1).f_code.co_filename
-        if environment is not None and not caller.startswith(TORCH_FOLDER):
+        frame: Any = sys._getframe(1)
+        # Of `if x.shape[0] % 2`, where PyTorch compares the number with 0
+        if frame.f_code is torch.SymInt.__bool__.__code__:
+            frame = frame.f_back
+        if environment is not None and not frame.f_code.co_filename.startswith(TORCH_FOLDER):
             relation = condition.node.expr
             texts = vars(environment).setdefault(_READ_BY_USER, set())
             # The program has a condition that the relation holds, or one that it does not.

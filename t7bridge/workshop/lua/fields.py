@@ -101,7 +101,7 @@ VolumetricDilatedConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 p
 VolumetricFullConvolution (nInputPlane nOutputPlane kT kW kH dT=1 dW=1 dH=1 padT=0 padW=0 padH=0 adjT=0 adjW=0 adjH=0) \
     ones=Tensor finput=Tensor fgradInput=Tensor
 VolumetricMaxPooling 2 (kT kW kH dT dW dH padT=0 padW=0 padH=0) ceil_mode=false indices=LongTensor
-VolumetricDilatedMaxPooling (kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1) \
+VolumetricDilatedMaxPooling 2 (kT kW kH dT dW dH padT=0 padW=0 padH=0 dilationT=1 dilationW=1 dilationH=1) \
     ceil_mode=false indices=LongTensor
 VolumetricReplicationPadding (pleft pright ptop pbottom pfront pback)
 Function (name)

@@ -180,7 +180,7 @@ def _placeholder(name: str) -> Any:
 
 _PLACEHOLDERS = {
     getattr(torch.ops.aten, name).default: _placeholder(name)
-    for name in ("dropout", "feature_dropout", "alpha_dropout")
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 }
 """Dropouts → the operations that stand for them while PyTorch rewrites a program."""
 _DROPOUTS = {placeholder: dropout for dropout, placeholder in _PLACEHOLDERS.items()}

@@ -368,8 +368,12 @@ class Sizes:
         return expr.xreplace({symbol: sympy.Integer(self.example[symbol]) for symbol in expr.free_symbols})
 
     def holds(self) -> bool:
-        """Return whether the example meets all conditions."""
-        return all(bool(self.in_example(condition)) for condition in self.conditions)
+        """Return whether the example meets all conditions, but for those on values of the inputs."""
+        of_sizes = [condition for condition in self.conditions if condition.free_symbols <= self.example.keys()]
+        try:
+            return all(bool(self.in_example(condition)) for condition in of_sizes)
+        except ZeroDivisionError:  # a condition on a rest, after one that there is anything to divide by
+            return False
 
     def settle(self) -> bool:
         """Move the conditions into what is known of the symbols; return whether more is known than before.

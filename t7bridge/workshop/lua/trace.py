@@ -32,7 +32,15 @@ from .exporting import (
 from .functional import decompose, make_functional, operation_of
 from .layers import ModuleCall
 from .sizes import Extent, Shape, Sizes
-from .training import Computation, NoteOfClass, computation_of, notes_on_gradients, notes_on_modes, reads_of_mode
+from .training import (
+    Computation,
+    NoteOfClass,
+    computation_of,
+    notes_on_gradients,
+    notes_on_modes,
+    reads_of_mode,
+    sets_modes,
+)
 
 tree_map = pytree.tree_map
 tree_leaves = pytree.tree_leaves
@@ -209,9 +217,10 @@ def _trace_module(
     with open_sizes():  # for the export, and for reading it, which traces the calls that are decomposed
         with reads_of_mode() as readers:
             exported = export_module(module, inputs, own_backwards, freedom)
-        # Only if the user's source reads the mode, the graph of training is made, and compared with this one.
+        # Only if the user's source reads the mode, or gives one to an operation, the graph of training is made, and
+        # compared with this one.
         evaluated: Computation | None = None
-        if has_modes and readers:
+        if has_modes and (readers or sets_modes(exported)):
             evaluated = computation_of(exported)  # before the program is read, which rewrites its operations
         program = _read_functional(exported, module, operations, inputs)
     if has_modes:

@@ -35,9 +35,9 @@ class NoteOfClass:
     text: str
 
 
-_LAYERS_WITH_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+_LAYERS_WITH_MODES = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RReLU)
 """Layers that compute otherwise in training."""
-_WITH_MODES = re.compile("dropout|norm|lstm|gru|rnn_")
+_WITH_MODES = re.compile("dropout|norm|lstm|gru|rnn_|rrelu")
 """Names of operations that Lua's layers, too, compute otherwise in training."""
 
 
@@ -71,7 +71,9 @@ def _operations_of(exported: ExportedProgram) -> dict[str, list[Any]]:
             name = str(node.target)
             # A layer such as dropout takes its mode as a boolean, as Lua's has one: that is no difference.
             types = (float,) if _WITH_MODES.search(name) else (float, bool)
-            numbers = [item for item in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(item, types)]
+            # With defaults, which PyTorch leaves out of one graph and not of the other, if all of them are.
+            arguments = _arguments_of(node) or (node.args, node.kwargs)
+            numbers = [item for item in pytree.tree_leaves(arguments) if isinstance(item, types)]
             operations.setdefault(_path_of(node), []).append((name, numbers))
     return operations
 
@@ -111,6 +113,41 @@ def _path_of(node: Any) -> str:
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
     path, _ = [*stack.values()][-1]  # the innermost module
     return str(path).partition("@")[0]
+
+
+def sets_modes(exported: ExportedProgram) -> bool:
+    """Return whether code outside of PyTorch's layers calls an operation with a mode, such as `functional.dropout`."""
+    return any(not _class_of(node).startswith("torch.nn.") for node in _nodes_in_evaluation(exported))
+
+
+def _nodes_in_evaluation(exported: ExportedProgram) -> Iterator[Any]:
+    """Yield the calls whose argument `train` or `training` is false, but for dropouts that Lua has not."""
+    for graph_module in exported.graph_module.modules():
+        if not isinstance(graph_module, torch.fx.GraphModule):
+            continue
+        for node in graph_module.graph.nodes:
+            arguments = _arguments_of(node)
+            is_training = arguments.get("train", arguments.get("training", True))
+            is_in_lua = arguments.get("p") != 0 and "alpha_dropout" not in str(node.target)
+            if is_training is False and is_in_lua:
+                yield node
+
+
+def _arguments_of(node: Any) -> dict[str, Any]:
+    """Return the arguments of a call of one of PyTorch's operations by their names, defaults included."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return {}
+    names = [argument.name for argument in schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in schema.arguments}
+    return {**defaults, **dict(zip(names, node.args)), **node.kwargs}
+
+
+def _class_of(node: Any) -> str:
+    """Return the name of the class of the innermost module that a node belongs to; empty if it is not known."""
+    stack = node.meta.get("nn_module_stack") or {"": ("", "")}
+    _, class_name = [*stack.values()][-1]
+    return str(class_name)
 
 
 @contextlib.contextmanager
@@ -160,7 +197,7 @@ def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Comput
     module.eval()
     notes = []
     if evaluated is not None:
-        notes = _differences_in_training(module, inputs, evaluated)
+        notes = _differences_in_training(module, inputs, evaluated, paths_left_in_evaluation)
     if paths_left_in_evaluation:
         first_path = paths_left_in_evaluation[0]
         kind = type(module.get_submodule(first_path)).__name__
@@ -171,13 +208,16 @@ def notes_on_modes(module: nn.Module, inputs: tuple[Any, ...], evaluated: Comput
     return notes
 
 
-def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation) -> list[NoteOfClass]:
-    """Return notes on the classes that compute, or return, otherwise in training than in evaluation.
+def _differences_in_training(
+    module: nn.Module, inputs: tuple[Any, ...], evaluated: Computation, paths_left_in_evaluation: list[str]
+) -> list[NoteOfClass]:
+    """Return notes on the classes that compute, or return, otherwise in training than in evaluation, or in Lua.
 
     Args:
         module: in evaluation mode, in which it is left.
         inputs: the example inputs.
         evaluated: what it computes in that mode.
+        paths_left_in_evaluation: of layers that have a note, as the module's `train` does not change them.
     """
     try:
         exported = _export_in_training(module, inputs)
@@ -196,6 +236,34 @@ def _differences_in_training(module: nn.Module, inputs: tuple[Any, ...], evaluat
         kind = type(module).__name__
         text = f"the forward of {kind} returns other outputs in training; those of evaluation are written"
         notes.append(NoteOfClass("", kind, text))
+    return [*notes, *_notes_on_fixed_modes(module, exported, paths_left_in_evaluation)]
+
+
+def _notes_on_fixed_modes(
+    module: nn.Module, trained: ExportedProgram, paths_left_in_evaluation: list[str]
+) -> list[NoteOfClass]:
+    """Return notes on operations that stay in evaluation when the module is in training: one for each class of modules.
+
+    Args:
+        module: the outermost module.
+        trained: its program in training.
+        paths_left_in_evaluation: of layers that have a note already.
+    """
+    modules = dict(module.named_modules())
+    operations: dict[str, list[str]] = {}
+    paths: dict[str, str] = {}
+    for node in _nodes_in_evaluation(trained):
+        path = _path_of(node)
+        if path in paths_left_in_evaluation:
+            continue
+        kind = type(modules.get(path, module)).__name__
+        paths.setdefault(kind, path)
+        operations.setdefault(kind, []).append(str(node.target).split(".")[1])
+    notes = []
+    for kind, names in operations.items():
+        count = counted(len(names), "operation")
+        text = f"Lua's training() changes {count} of {kind} that train() leaves in evaluation: {listed(names, 1)}"
+        notes.append(NoteOfClass(paths[kind], kind, text))
     return notes
 
 

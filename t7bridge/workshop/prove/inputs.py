@@ -403,6 +403,7 @@ def _example(spec: ModuleSpec, side: int) -> Spec:
         return None
     axes = _axes(spec)
     side = min(side, _LARGEST_VOLUME if "d" in axes else _LARGEST_IMAGE)
+    # The letters are those of `_axes`.
     extents = {"b": _BATCH, "c": features, "d": side, "h": side, "w": side, "s": _STEPS, "t": _FRAMES}
     shape = tuple(extents[axis] for axis in axes)
     # A damaged field may have any number of features.

@@ -263,8 +263,10 @@ def test_sets_are_charged_to_all_bytes_of_the_pickle():
     sets = [{number} for number in range(50_000)]
     value, _ = unpickled(pickle.dumps(sets, protocol=4))
     assert value == sets
-    with pytest.raises(LimitError, match="too many operations"):
+    with pytest.raises(LimitError, match="more empty sets than its size accounts for"):
         unpickled(b"(" + b"\x8f" * 100_000 + b"l.")
+    with pytest.raises(LimitError, match="too many operations"):
+        unpickled(b"(" + b"\x8f" * 1000 + b"l.", limits=Limits(pickle_operations=2000))
 
 
 def test_operations_are_limited():

@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -311,6 +313,15 @@ def test_modules_again_in_several_models() -> None:
     assert found == {"first.1": "first.0", "second.1": "second.0"}
 
 
+def test_modules_again_where_two_models_have_one_key() -> None:
+    """A module that is in a model twice refers to that model, also if another one's keys are the same."""
+    shared = TorchObject("nn.Tanh")
+    inner = chain(TorchObject("nn.Sigmoid"), shared, shared)
+    drawing = t7bridge.draw(Table.of({"a.b": chain(shared, shared, shared), "a": Table.of({"b": inner})}))
+    for nodes in (drawing.graph()["nodes"], drawing._graph(drawing.pictured, {})["nodes"]):
+        assert [(node["id"], node["same_as"]) for node in nodes if "same_as" in node] == [(3, 2), (4, 2), (8, 7)]
+
+
 def residual() -> TorchObject:
     """A block with a skip."""
     return chain(
@@ -535,4 +546,37 @@ def test_picture_too_large_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     drawing = t7bridge.draw(FILES / "models" / "siamese_shared.t7")
     with pytest.raises(UnsupportedError, match="too large for the browser"):
+        as_png(drawing.layout(), "a")
+
+
+def _fail(**_arguments: object) -> bytes:
+    raise ValueError("Invalid size")
+
+
+@pytest.mark.parametrize(
+    ("cairosvg", "words"),
+    [
+        (None, "no converter to .png is installed"),
+        (OSError('no library called "cairo-2" was found'), "no converter to .png is installed"),
+        (SimpleNamespace(svg2png=_fail), "this picture cannot be converted"),
+    ],
+)
+def test_png_without_a_converter_that_works(cairosvg: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converter that is missing, lacks its library or fails is our error, with what to do instead."""
+
+    class Finder:
+        """Raises the error of importing CairoSVG."""
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "cairosvg":
+                raise cairosvg
+
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    if isinstance(cairosvg, OSError):
+        monkeypatch.delitem(sys.modules, "cairosvg", raising=False)
+        monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    else:
+        monkeypatch.setitem(sys.modules, "cairosvg", cairosvg)
+    drawing = t7bridge.draw(FILES / "models" / "siamese_shared.t7")
+    with pytest.raises(UnsupportedError, match=words):
         as_png(drawing.layout(), "a")

@@ -38,6 +38,11 @@ class Quotient(torch.nn.Module):
 # Cases that Lua has not recorded with the others, and what each may need: `testfiles/lua/values.t7` has quotients.
 UNRECORDED = {
     "diagonal": (Diagonal(), [torch.randn(2, 3, 3)], ()),
+    "alpha dropout": (
+        torch.nn.Sequential(torch.nn.AlphaDropout(0.3), torch.nn.Tanh(), torch.nn.FeatureAlphaDropout(0.2)).eval(),
+        [torch.randn(2, 5)],
+        (),
+    ),
     "quotient": (Quotient(), [torch.randn(2, 5)], ("layers",)),
 }
 
@@ -263,9 +268,11 @@ def test_options_without_layers_are_refused(module, x, message, tmp_path):
 # Arguments of ATen's operations that no builder has to take. Of some, the shape of the result has all.
 OF_SHAPE = """size sizes shape dim start_dim end_dim other self keepdim end output_size implicit
     split_size split_sizes chunks sections"""
-# The others choose types, memory and algorithms; evaluation has no `train`; windows of `stft` have its size.
+# The others choose types, memory and algorithms; evaluation has no `train` and no random numbers; windows of `stft`
+# have its size.
 WITHOUT_EFFECT = """dtype layout device pin_memory memory_format non_blocking copy half_to_float out_int32
-    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train align_to_window"""
+    compute_mode sorted stable sparse sparse_grad cudnn_enable cudnn_enabled train generator
+    align_to_window"""
 
 
 def test_builders_take_all_arguments_that_matter():

@@ -252,12 +252,39 @@ class Counting(nn.Module):
         return Reversed.apply(self.layer(x)) * self.count
 
 
+class FixedMode(nn.Module):
+    """Calls a function whose mode is not that of the module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, self.norm)
+
+
+def _normed_in_evaluation(x, norm):
+    return nn.functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False)
+
+
 OTHERWISE = {
     "backward": (Counting, "Reversed has its own backward"),
     "buffer": (Counting, "forward updates the buffer count"),
     "momentum": (lambda: nn.BatchNorm1d(4, momentum=None), "momentum=None, a cumulative average"),
     "statistics": (lambda: nn.InstanceNorm1d(4, track_running_stats=True), "uses those of the batch in training"),
     "frozen": (lambda: nn.Linear(4, 4).requires_grad_(False), "2 parameters with requires_grad=False"),
+    "fixed norm": (
+        lambda: FixedMode(_normed_in_evaluation),
+        "1 operation of FixedMode that train() leaves in evaluation: batch_norm",
+    ),
+    "fixed dropout": (
+        lambda: FixedMode(lambda x, norm: nn.functional.dropout(nn.functional.dropout(x, 0.4, False), 0.3, False)),
+        "2 operations of FixedMode that train() leaves in evaluation: dropout, and 1 more",
+    ),
+    "fixed slopes": (lambda: FixedMode(lambda x, norm: nn.functional.rrelu(x)), "leaves in evaluation: rrelu"),
+    "alpha dropout": (lambda: nn.AlphaDropout(0.3), "Lua has no alpha dropout: it is left out"),
+    "alpha dropout of channels": (lambda: nn.FeatureAlphaDropout(0.3), "Lua has no alpha dropout: it is left out"),
 }
 
 
@@ -268,6 +295,29 @@ def test_what_training_does_otherwise_is_a_warning(name, tmp_path):
     inputs = torch.randn((3, 4, 5) if name == "statistics" else (3, 4))
     report = t7bridge.save_module(make(), tmp_path / "m.t7", example_inputs=inputs)
     assert any(text in note.message and note.level == "warning" for note in report.notes)
+
+
+def test_modes_of_the_module_are_no_difference(tmp_path):
+    """Functions that are given `self.training`, dropouts of nothing and PyTorch's layers have no warning."""
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.RReLU(), nn.Dropout(0.3), nn.AlphaDropout(0), nn.BatchNorm1d(4))
+
+        def forward(self, x):
+            x = nn.functional.dropout(self.layers(x), 0.2, self.training)
+            return nn.functional.rrelu(nn.functional.dropout(x, 0, False), training=self.training)
+
+    report = t7bridge.save_module(Plain(), tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    assert not [note for note in report.notes if note.level == "warning"]
+
+
+def test_slopes_that_are_random_in_evaluation_are_named(tmp_path):
+    """`nn.RReLU` of Lua takes the mean of its slopes in evaluation."""
+    module = FixedMode(lambda x, norm: nn.functional.rrelu(x, training=True))
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    assert any("random slopes in evaluation" in note.message for note in report.notes)
 
 
 def test_half_inputs_have_half_gradients(tmp_path):
@@ -498,6 +548,45 @@ def test_batch_that_pytorch_fixes_is_the_example_s(tmp_path):
     rows = torch.randn(1, 5, 4)
     t7bridge.save_module(Taken(), tmp_path / "m.t7", rows, allow=("layers",))
     assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(rows), Taken()(rows))
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class Rolled(nn.Module):
+    def forward(self, x):
+        return x.roll(1, 0)
+
+
+class Paired(nn.Module):
+    def forward(self, x):
+        return x.view(x.shape[0] // 2, 2, -1).sum(1)
+
+
+def test_a_batch_of_one_is_not_that_of_the_trace(tmp_path):
+    """PyTorch's decomposition may fix a batch of two, with which a batch of one is traced."""
+    rows = torch.randn(1, 4)
+    t7bridge.save_module(Rolled(), tmp_path / "m.t7", example_inputs=rows)
+    assert torch.equal(t7bridge.load_module(tmp_path / "m.t7")(rows), Rolled()(rows))
+
+
+PROGRAMS = {
+    "below its range": (Doubled(), torch.export.Dim("batch", min=4, max=10), 3),
+    "above its range": (Doubled(), torch.export.Dim("batch", min=4, max=10), 11),
+    "odd": (Paired(), torch.export.Dim.AUTO, 3),
+    "half of one is nothing": (Paired(), torch.export.Dim.AUTO, 1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_not_converted_for_sizes_that_it_refuses(name, tmp_path):
+    """The example has to meet the conditions that the user stated, and those of the code."""
+    module, rows, batch = PROGRAMS[name]
+    program = torch.export.export(module, (torch.randn(4, 4),), dynamic_shapes=({0: rows},))
+    with pytest.raises(ModelError, match="other sizes than the example"):
+        t7bridge.save_module(program, tmp_path / "m.t7", example_inputs=torch.randn(batch, 4))
 
 
 def test_circular_padding_crops_first(tmp_path):
@@ -1010,3 +1099,11 @@ def test_nothing_but_inequality_holds_with_nan(tmp_path):
     objects = [place.obj for place in Places(t7bridge.load(tmp_path / "m.t7"))]
     constants = [obj["value"].numpy().ravel().tolist() for obj in objects if obj.class_name == "nn.Constant"]
     assert [1.0, 0.0, 0.0] in constants
+
+
+def test_ceil_mode_of_dilated_volumes_is_read_by_lua(tmp_path):
+    """Lua sets the ceil mode of an nn.VolumetricDilatedMaxPooling of class version 1 to false when it reads it."""
+    pool = nn.MaxPool3d(2, 3, dilation=2, ceil_mode=True)
+    volume = torch.randn(1, 1, 10, 10, 10)
+    t7bridge.save_module(pool, tmp_path / "pool.t7", volume)
+    assert t7bridge.load_module(tmp_path / "pool.t7")(volume).shape == pool(volume).shape == (1, 1, 4, 4, 4)

@@ -377,3 +377,41 @@ def test_batches_that_no_layer_compares_are_compared(tmp_path: Path) -> None:
     torch.testing.assert_close(model([x, y]), Means()(x, y))
     with pytest.raises(RuntimeError):
         model([x, y[:2]])
+
+
+class Chosen(nn.Module):
+    """Multiplies by a number that a function of the last extent chooses."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return x * self.function(x.shape[2])
+
+
+CHOICES = {
+    "rest": lambda extent: 2 if extent % 2 else 3,
+    "not": lambda extent: 3 if not extent % 2 else 2,
+    "difference": lambda extent: 2 if bool(extent - 6) else 3,
+    "and": lambda extent: extent % 3 and 7,
+    "any": lambda extent: 2 if any([extent % 2, extent % 3]) else 3,
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_numbers_of_sizes_are_asked_for_their_truth(name: str, tmp_path: Path) -> None:
+    """Python asks an open size whether it is 0, as for `if height % 2`: the model is for sizes with that answer."""
+    module = Chosen(CHOICES[name])
+    t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(2, 3, 5))
+    again = t7bridge.load_module(tmp_path / "m.t7")
+    accepted = []
+    for extent in range(3, 10):
+        x = torch.randn(2, 3, extent)
+        try:
+            found = again(x)
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        accepted.append(extent)
+        torch.testing.assert_close(found, module(x))
+    assert 5 in accepted

@@ -43,7 +43,7 @@ from ....graph.python import (
 )
 from ....graph.storage import Storage
 from ...fields import shown
-from ..arrays import numpy_value, tensor_of_array, text_items
+from ..arrays import numpy_value, object_items, tensor_of_array, text_items
 from ..storages import DEVICE_TYPES, ELEMENT_NAMES
 from .context import GLOBALS, STATES, PickleContext, register_call
 from .names import WEIGHTS_ONLY, is_copyreg, may_name
@@ -762,11 +762,11 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
 def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are.
 
-    Texts are in lists of the array's shape; Python objects of all dimensions in one list. As in any form, what is
-    inside a list or a dict is written by its own form later.
+    Texts and Python objects are in lists of the array's shape. As in any form, what is inside a list or a dict is
+    written by its own form later.
     """
     if isinstance(array.data, list):  # Python objects
-        return list(array.data)
+        return list(object_items(array))
     texts = text_items(array)
     if texts is not None:
         return texts

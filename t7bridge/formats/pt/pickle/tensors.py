@@ -195,14 +195,14 @@ def _parameter(context: PickleContext, data: Any, requires_grad: Any, hooks: Any
         hooks: the parameter's backward hooks; empty if there are none.
         state: its Python attributes; see `_is_settable`.
     """
-    if isinstance(data, SparseTensor):
-        needs_gradient = _requires_grad(context, data.values.element, requires_grad)
-        return evolve(data, is_parameter=True, requires_grad=needs_gradient)
-    parameter = _set_marks(context, evolve(data, is_parameter=True), requires_grad, hooks)
-    if data.extras:
-        # `_set_marks` left the tensor's extras, or only hooks. The parameter has extras of its own: the tensor's, such
-        # as whether it is conjugated, with the parameter's hooks.
-        parameter.extras = evolve(data.extras, hooks=hooks or None)
+    element = data.values.element if isinstance(data, SparseTensor) else data.element
+    needs_gradient = _requires_grad(context, element, requires_grad)
+    parameter = evolve(data, is_parameter=True, requires_grad=needs_gradient)
+    if isinstance(parameter, SparseTensor):
+        return parameter
+    if data.extras or hooks:
+        # Its own: the tensor's, such as whether it is conjugated, with the hooks of the parameter.
+        parameter.extras = evolve(data.extras or TensorExtras(), hooks=hooks or None)
     return _set_python_state(parameter, state)
 
 

@@ -525,9 +525,15 @@ class Unpickler:
             LimitError: the bytes of the pickles, or the operations that are allowed, do not account for so many.
         """
         self._set_count += 1
-        # In operations, and in bytes of the pickles.
-        if _SET_COST * self._set_count > min(self._budget, _FREE_SET_BYTES + self.end - self._start):
+        cost = _SET_COST * self._set_count  # in operations, and in bytes of the pickles
+        if cost > self._budget:
             raise self._too_many()
+        if cost > _FREE_SET_BYTES + self.end - self._start:
+            raise LimitError(
+                "the pickle has more empty sets than its size accounts for",
+                expected=f"at most one for {_SET_COST} bytes",
+                hint="If it is yours, pickle the value again with protocol 2, which writes sets at more length.",
+            )
         return set()
 
     def _frozenset(self, items: list[Any]) -> frozenset[Any]:

@@ -95,7 +95,6 @@ EACH: dict[str, str | Callable[..., LuaLayer]] = {
     "elu": elu,
     "celu": lambda alpha: (same() * (1 / alpha)) >> (make("nn.ELU", 1) * alpha),
     "leaky_relu": "nn.LeakyReLU negative_slope",
-    "rrelu": "nn.RReLU lower upper",
     "hardtanh": "nn.HardTanh min_val max_val",
     "clamp clip": clipped,
     "clamp_min": lambda min: clipped(min),
@@ -213,6 +212,14 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
 ACTIVE_DROPOUT = "a dropout that is active in evaluation too becomes nn.Dropout, which acts in training only"
 
 
+@operation("rrelu", lua="nn.RReLU")
+def rrelu(b: Builder, self: Any, lower: float, upper: float, training: bool) -> Any:
+    """Apply a rectifier with random slopes in training, and their mean in evaluation."""
+    if training:
+        b.remark("random slopes in evaluation, too, become nn.RReLU, which takes their mean there")
+    return b.emit(make("nn.RReLU", lower, upper), self)
+
+
 @operation("dropout native_dropout", lua="nn.Dropout", missing="Lua's nn.Dropout does not return its mask")
 def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set elements to 0 at random in training."""
@@ -242,6 +249,14 @@ def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
     layer = make(name, p) / (1 - p)
     images = b.reshape(input, (*input.shape, 1)) if rank == 3 else input  # a signal is an image of width 1
     return b.reshape(b.emit(layer, images), input.shape)
+
+
+@operation("alpha_dropout feature_alpha_dropout", lua="none")
+def alpha_dropout(b: Builder, input: Any, /, p: float) -> Any:
+    """Return the same values, as in evaluation: Lua has no such dropout, of which a note tells."""
+    if p != 0:
+        b.remark("Lua has no alpha dropout: it is left out, in training too", warning=True)
+    return input
 
 
 def with_last_axis(b: Builder, value: Any, dim: int, function: Callable[[Any], Any]) -> Any:

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from ....data import define, np
+from ....torchmodules.layers.pooling import exact_windows, windows_in_single
 from ..build import OPERATIONS, Builder, Const, Stored, Wire, check_learned, is_parameter, operation, replace_axis
 from ..layers import LuaLayer, WeightRef, make
 from ..sizes import CannotError, decide_equal, make_static
@@ -681,26 +682,13 @@ def _adaptive_max_layer(sizes: Sequence[Any], new_sizes: Sequence[Any]) -> LuaLa
         return adaptive
     sizes = make_static(*sizes)
     new_sizes = make_static(*new_sizes)
-    if all(map(_has_exact_windows, sizes, new_sizes)):
+    if all(windows_in_single(*pair) == exact_windows(*pair) for pair in zip(sizes, new_sizes)):
         return adaptive
     if any(size % count for size, count in zip(sizes, new_sizes)):
         raise CannotError("nn's adaptive pooling has other windows for these sizes")
     kernel = _per_dimension(rank, [size // count for size, count in zip(sizes, new_sizes)], for_height=1)
     stride = kernel
     return make("nn.SpatialMaxPooling", *_in_lua_order(kernel, stride))
-
-
-def _has_exact_windows(size: int, count: int) -> bool:
-    """Return whether the windows of nn's adaptive max pooling along a dimension are PyTorch's.
-
-    Source: nn 8726825 `THNN/generic/SpatialAdaptiveMaxPooling.c`, `(float)i / owidth * iwidth`.
-    """
-    numbers = np.arange(count + 1)
-    edges_in_lua = numbers.astype("f4") / np.float32(count) * np.float32(size)
-    products = numbers * size
-    are_starts_equal = np.array_equal(np.floor(edges_in_lua[:-1]), products[:-1] // count)
-    are_ends_equal = np.array_equal(np.ceil(edges_in_lua[1:]), -(-products[1:] // count))
-    return are_starts_equal and are_ends_equal
 
 
 @operation(
