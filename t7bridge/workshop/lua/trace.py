@@ -31,7 +31,7 @@ from .exporting import (
 )
 from .functional import decompose, make_functional, operation_of
 from .layers import ModuleCall
-from .sizes import Extent, Shape, Sizes
+from .sizes import Extent, Relation, Shape, Sizes
 from .training import Computation, NoteOfClass, computation_of, notes_on_gradients, notes_on_modes, reads_of_mode
 
 tree_map = pytree.tree_map
@@ -81,6 +81,11 @@ class TracedCall:
         is_active = all(self.args[name] for name in ("train", "training", "dropout_p") if name in self.args)
         return is_active and torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes each element of its value from one of each argument, by PyTorch."""
+        return torch.Tag.pointwise in getattr(self.target, "tags", ())
+
 
 @define(eq=False)
 class Program:
@@ -92,7 +97,8 @@ class Program:
         constants: name of a value → tensor, of other constants, and of buffers that are not floating or not saved.
         calls: in order; each takes values of earlier ones.
         dtypes: name of a value → its element type: `float32`, empty where it is not a tensor.
-        outputs: the values returned, in order: a `CallRef` for a tensor; others, as numbers and `None`, themselves.
+        outputs: the values returned, in order: a `CallRef` for a tensor; others, as numbers, comparisons of sizes and
+            `None`, themselves.
         output_names: keys of a returned dict; none if it returns anything else.
         state: the state dict: key → tensor, in order; tied tensors under their first key.
         order: all keys of the state dict, in order.
@@ -575,6 +581,8 @@ class _GraphReader:
         value = item.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return _extent(value, self.program.sizes)
+        if isinstance(value, torch.SymBool):
+            return Relation(value.node.expr, self.program.sizes)
         if isinstance(value, (int, float, bool)):
             return value
         if item.name in self.values:  # it is no call of the program
