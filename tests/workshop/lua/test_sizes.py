@@ -338,6 +338,25 @@ def test_a_number_of_each_example_keeps_the_batch(tmp_path: Path) -> None:
         torch.testing.assert_close(model(x), module(x).reshape(batch))
 
 
+def test_a_batch_of_one_beside_a_larger_one_is_repeated(tmp_path: Path) -> None:
+    """The trace has two examples of each input, which are not one batch for that: the model takes the example."""
+    inputs = [torch.randn(2, 5), torch.randn(1, 5)]
+    report = t7bridge.save_module(Sums(), tmp_path / "m.t7", example_inputs=tuple(inputs))
+    assert any("2 x 5, 1 x 5;" in note.message for note in report.notes)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model(inputs), Sums()(*inputs))
+    with pytest.raises(RuntimeError):
+        model([inputs[0], inputs[0]])
+
+
+def test_two_batches_of_one_stay_open(tmp_path: Path) -> None:
+    """Equal batches are one size, in the example as in the trace of two examples."""
+    report = t7bridge.save_module(Sums(), tmp_path / "m.t7", example_inputs=(torch.randn(1, 5), torch.randn(1, 5)))
+    assert any("any x n, any x n;" in note.message for note in report.notes)
+    inputs = [torch.randn(3, 4), torch.randn(3, 4)]
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(inputs), Sums()(*inputs))
+
+
 class Nested(nn.Module):
     """Decides by a quotient of a quotient, which grows by 1 with each 25 elements."""
 
