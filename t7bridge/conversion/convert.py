@@ -209,9 +209,9 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
         check_strict(report, attempt.strict)
         # Within the output's block: if the config cannot be written, the output is not either.
         if may_have_config and beside_model:  # one without content has no config
-            _write_config(beside_model, document, output, attempt)
-    if attempt.force and may_have_config and not beside_model:
-        _remove_outdated_config(_config_path(output))
+            _write_config(beside_model, document, output, goal, attempt, report)
+    if attempt.force and may_have_config and not beside_model and _has_our_config(output):
+        os.unlink(_config_path(output))  # of the model that this one replaces
     report.target_bytes = os.path.getsize(output.path)
     return report
 
@@ -317,39 +317,58 @@ def _note_beside(
     _add_own(beside_model, document, output, report)
 
 
-def _write_config(beside_model: Beside, document: Document, output: FileOutput, attempt: Attempt) -> None:
+def _write_config(
+    beside_model: Beside, document: Document, output: FileOutput, goal: FormatSpec, attempt: Attempt, report: Report
+) -> None:
     """Write the `config.json` beside an output.
 
     Args:
         beside_model: its content.
         document: the source, which says whether numbers count from 1, as Lua's do.
         output: of the target, which has no name yet.
+        goal: the format of the target.
         attempt: says whether a file of this name is replaced.
+        report: receives a note if one is replaced without that.
     """
     from .beside import config_text
 
+    path = _config_path(output)
     text = config_text(beside_model.config(from_lua=document.spec.values == LUA))
-    with FileOutput(_config_path(output), force=attempt.force, sync=attempt.sync) as config:
+    is_left_over = not attempt.force and _has_our_config(output) and not _has_model(path, goal)
+    with FileOutput(path, force=attempt.force or is_left_over, sync=attempt.sync) as config:
         config.write(text.encode())
+    if is_left_over:
+        name = os.path.basename(path)
+        report.note("info", f"{name}, whose model was not there any more, is replaced", code="beside")
+
+
+_CONFIG_SUFFIX = ".config.json"
 
 
 def _config_path(output: FileOutput) -> str:
     """Return the path of the file with what stands beside the model in an output: `model.config.json`."""
-    return os.path.splitext(output.path)[0] + ".config.json"
+    return os.path.splitext(output.path)[0] + _CONFIG_SUFFIX
 
 
-def _remove_outdated_config(path: str) -> None:
-    """Remove what stood beside an output that this conversion replaces; a file that is not ours is left alone."""
+def _has_our_config(output: FileOutput) -> bool:
+    """Return whether a `config.json` that a conversion wrote, and not another program, is beside an output."""
     try:
-        with open(path, "rb") as file:
+        with open(_config_path(output), "rb") as file:
             text = file.read().decode()
     except (OSError, UnicodeDecodeError):
-        return
+        return False
     from .beside import Beside
 
-    config = Beside.from_text(text)
-    if config:  # neither another program's nor empty, which no conversion writes
-        os.unlink(path)
+    return bool(Beside.from_text(text))  # an empty one is not ours: no conversion writes it
+
+
+def _has_model(config_path: str, goal: FormatSpec) -> bool:
+    """Return whether a `config.json` has its model beside it, `model.pt` or another name that the format has.
+
+    It has none if the model was moved alone, or the system ended a conversion between the two.
+    """
+    base = config_path.removesuffix(_CONFIG_SUFFIX)
+    return any(os.path.lexists(base + suffix) for suffix in goal.suffixes)
 
 
 def _add_own(beside_model: Beside, document: Document, output: FileOutput, report: Report) -> None:

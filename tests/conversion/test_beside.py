@@ -211,6 +211,22 @@ def test_nothing_of_an_earlier_model_stays_beside_another(tmp_path: Path) -> Non
         assert config.read_bytes() == foreign
 
 
+def test_a_config_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+    """One of ours whose model was moved alone; not one whose model is there under another suffix."""
+    target, config = tmp_path / "net.pt", tmp_path / "net.config.json"
+    t7bridge.convert(STYLENET, target, at="root.stylenet")
+    before = config.read_bytes()
+    target.rename(tmp_path / "net.pth")
+    with pytest.raises(TargetExistsError, match=r"net\.config\.json"):
+        t7bridge.convert(CHECKPOINT, target, at="root.model")
+    assert config.read_bytes() == before
+    (tmp_path / "net.pth").rename(tmp_path / "other.pt")
+    report = t7bridge.convert(CHECKPOINT, target, at="root.model")
+    assert "classes" in config_of(config)["checkpoint"]
+    messages = [note.message for note in report.notes if note.code == "beside"]
+    assert "net.config.json, whose model was not there any more, is replaced" in messages
+
+
 def test_logs_and_images_are_named(tmp_path: Path) -> None:
     """Long lists of numbers, and tensors of many, stay out, and the report says so."""
     losses = {float(number): 0.5 for number in range(2_000)}
