@@ -411,7 +411,7 @@ def _numbers_of_constants(script: Any) -> dict[Any, int]:
 def _content(tensor: torch.Tensor) -> Any:
     """Return a key that is equal for tensors of the same type, shape and elements."""
     elements = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
-    return tensor.dtype, tensor.shape, sha256(elements.numpy()).digest()
+    return tensor.dtype, tensor.shape, sha256(elements.numpy().data).digest()
 
 
 def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str], parameters: set[str]) -> None:

@@ -59,17 +59,29 @@ def squeeze(b: Builder, self: Any, dim: Any = None) -> Any:
     if dim is not None and rank:
         dims = [dim] if isinstance(dim, int) else dim
         axes = [axis % rank for axis in dims]
-    open_extents = [self.shape[axis] for axis in axes if isinstance(self.shape[axis], Extent)]
-    # What has no dimensions in PyTorch has one element in Lua, which elementwise functions treat alike.
+    # What has no dimensions in PyTorch has one element in Lua, which functions of each element treat alike.
     may_have_one_element = len(b.shape) == 1 and _is_only_used_elementwise(b, b.call.name)
-    for extent in [] if may_have_one_element else open_extents:
-        if extent.in_example == 1:  # the trace is of two examples, where PyTorch has not dropped it
-            raise CannotError("drops a dimension whose extent depends on the inputs")
-        _ = extent > 1  # becomes a condition
+    if not may_have_one_element:
+        _require_other_extents_than_1([self.shape[axis] for axis in axes])
     if 0 in axes and self.shape[0] == 1:
         text = "squeeze drops the batch of one example: convert with two examples to keep a batch"
         b.remark(text, warning=True)
     return b.reshape(self, b.shape)
+
+
+def _require_other_extents_than_1(extents: list[Any]) -> None:
+    """Add the condition that the extents which depend on the inputs are not 1, as PyTorch would drop them.
+
+    Raises:
+        CannotError: one is 1 in the example, and was not in the trace, which is of two examples.
+        ChangedError: this was not known before.
+    """
+    for extent in extents:
+        if not isinstance(extent, Extent):
+            continue
+        if extent.in_example == 1:
+            raise CannotError("drops a dimension whose extent depends on the inputs")
+        assert extent > 1  # adds the condition
 
 
 def _is_only_used_elementwise(b: Builder, name: str) -> bool:
