@@ -365,6 +365,22 @@ def test_options_that_do_not_apply(tmp_path: Path, subtests: pytest.Subtests) ->
         convert(source, tmp_path / "x.pt", strip="modul")
 
 
+def test_options_that_exclude_one_another(subtests: pytest.Subtests) -> None:
+    """What would be left out without a word is an error: an outline has no JSON, and a proof one reference."""
+    path = ROOT / "models/lenet_mm.t7"
+    commands = {
+        "--json, --stats does not apply": ["inspect", path, "--all", "--json", "--stats"],
+        "--input-shape does not apply": ["inspect", path, "--depth", 2, "--input-shape", "1x1x32x32"],
+        "one of these: --with or a second model": ["prove", path, path, "--with", "io.t7"],
+        "one of these: --with or --expect": ["prove", path, "--input", "x.t7", "--expect", "y.t7", "--with", "io.t7"],
+    }
+    for message, command in commands.items():
+        with subtests.test(message):
+            run = run_here(*command)
+            assert (run.returncode, run.stdout) == (2, "")
+            assert message in run.stderr
+
+
 def test_options_of_match_that_do_not_apply() -> None:
     """Those of an output, of a target, and of libraries."""
     lenet = ROOT / "models/lenet_mm.t7"

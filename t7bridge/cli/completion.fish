@@ -63,7 +63,7 @@ complete -c t7bridge -n '__fish_seen_subcommand_from draw' -l quiet -s q -d 'pri
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l help -s h -d 'show the arguments that most calls need'
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l help-all -d 'show all arguments'
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l input -r -d 'input: 1x3x224x224, 2x7:int64, 2x7:int64:1..99, NAME=SHAPE, [1x4,1x8] for a table, or a file; may be repeated'
-complete -c t7bridge -n '__fish_seen_subcommand_from export' -l output-name -r -d 'name of an output; may be repeated'
+complete -c t7bridge -n '__fish_seen_subcommand_from export' -l output-name -r -d 'name of an output in ONNX; may be repeated'
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l dynamic -r -d 'let dimensions of the inputs have other sizes: batch, or batch,height,width'
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l at -r -d 'path of the module, if there are several: root.protos.rnn'
 complete -c t7bridge -n '__fish_seen_subcommand_from export' -l index-base -x -a '0 1' -d 'number of the first class, row or element: 1 as in Lua, or 0'

@@ -124,15 +124,15 @@ def _short_help(verb: str) -> str:
     arguments = parser.add_argument_group("arguments")
     for item in shown:
         _add_argument(arguments, item._replace(flags=_usual_spellings(item)))
-    others = len(options) - len(shown)
-    parser.usage = _narrow_usage(_usage(parser))
+    others = len(options) - len(shown)  # both with the operands
+    parser.usage = _in_lines(_usage(parser))
     parser.epilog = _examples(request, most=2)
     more = f"\n--help-all lists {others} more options.\n" if others else ""
-    # Of a class with many options, which of the others there are for what.
+    # A class with many options says which of the others are for what: "names --rename --strip; types --dtype".
     others_by_theme = getattr(request, "MORE", "")
     if not others_by_theme:
         return parser.format_help() + more
-    return parser.format_help() + more + _narrow_usage(others_by_theme) + "\n"
+    return parser.format_help() + more + _in_lines(others_by_theme) + "\n"
 
 
 def _usual_spellings(option: Option) -> tuple[str, ...]:
@@ -221,8 +221,9 @@ class _SetLimit(argparse.Action):
         if text == "help":
             _print_limits()
             raise SystemExit(0)
-        if text.isdecimal() and hasattr(namespace, "max_files"):
-            # What `zoo` called its number of files in earlier releases.
+        is_zoo = hasattr(namespace, "max_files")  # an option that no other verb has
+        if is_zoo and text.isdecimal():
+            # `--limit N` is what `zoo` called its number of files in earlier releases.
             print(f"t7bridge: --limit {text} is deprecated; use --max-files {text}", file=sys.stderr)
             namespace.max_files = int(text)
             return
@@ -270,12 +271,12 @@ def _usage(parser: argparse.ArgumentParser) -> str:
     return " ".join([parser.prog, "[OPTION]...", *texts])
 
 
-def _narrow_usage(usage: str) -> str:
-    """Return a usage in as many lines as the terminal needs for it."""
+def _in_lines(text: str) -> str:
+    """Return a usage, or a text like it, in the lines that the terminal needs behind `usage: `, later ones indented."""
     import textwrap
 
     width = terminal_width() - len("usage: ")
-    return "\n".join(textwrap.wrap(usage, max(width, 1), subsequent_indent="  ", break_long_words=False))
+    return "\n".join(textwrap.wrap(text, max(width, 1), subsequent_indent="  ", break_long_words=False))
 
 
 class _Formatter(argparse.HelpFormatter):

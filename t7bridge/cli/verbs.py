@@ -173,6 +173,14 @@ def export(options: argparse.Namespace) -> int:
 def inspect(options: argparse.Namespace) -> int:
     """Print the summary, or the outline."""
     if options.all or options.depth or options.items:
+        of_summary = {
+            "--json": options.json,
+            "--stats": options.statistics,
+            "--input-shape": bool(options.input_shape),
+        }
+        names = _given(of_summary)
+        if names:
+            return failed(f"{listed(names)} does not apply to an outline: --all, --depth and --items print one")
         return _outline(options)
     summary = t7bridge.inspect(**arguments_of(options, "inspect"))
     if options.json:
@@ -293,7 +301,7 @@ def _inapplicable_option(options: argparse.Namespace) -> str:
         "--sync": options.sync,
         "--force": options.force,
     }
-    names = [name for name, is_given in needing_output.items() if is_given]
+    names = _given(needing_output)
     if options.out is None and names:
         return f"{listed(names)} does not apply without -o: nothing is written"
     if options.target is None and options.target_at is not None:
@@ -301,6 +309,11 @@ def _inapplicable_option(options: argparse.Namespace) -> str:
     if options.target is not None and options.among:
         return "--among does not apply with TARGET: it names libraries to choose one from"
     return ""
+
+
+def _given(options: dict[str, bool]) -> list[str]:
+    """Return the names of options that were given, by whether each was."""
+    return [name for name, is_given in options.items() if is_given]
 
 
 def _written(options: argparse.Namespace, result: Match, proof: Proof | None) -> list[str]:
@@ -344,7 +357,7 @@ def _recognize(options: argparse.Namespace, result: Match) -> int:
             hint = _module_command(options)
         return _print(options, result.as_dict, [result.sentence()], hint=hint, ok=bool(result.recurrent))
     candidates = _ranked(options, result)
-    # What is printed is the match of the best model, as the result of the whole request.
+    # The match of the best model is printed as the result of the whole request: it gets what only `result` has.
     best = candidates[0].match
     best.models = [candidate.model for candidate in candidates]
     best.asked = result.asked
@@ -436,12 +449,11 @@ def _run(options: argparse.Namespace, result: Match) -> Proof | None:
     factories = [str(side.factory) for side in sides if side.factory is not None]
     is_requested = options.prove or (bool(factories) and not options.no_run)
     are_both_lua = len(lua_modules) == 2
-    factory = None
-    if not are_both_lua:  # it runs against what a factory makes, if there is one
-        factory = options.factory or next(iter(factories), None)
+    # Two Lua modules run against each other; one runs against what a factory makes, if there is one.
+    factory = None if are_both_lua else options.factory or next(iter(factories), None)
     if is_requested and (are_both_lua or factory):
-        # The Lua module, TARGET with the weights of SRC if it is one; and a Lua module, or weights for what the factory
-        # makes.
+        # If TARGET is a Lua module, it gets the weights of SRC here. `other` is the other Lua module, or the weights
+        # for what the factory makes.
         module, other = result.lua_model_and_other(options.partial)
         proof = try_proof(module, against=other, factory=factory, input=options.input, limits=options.limits)
         result.report.notes.append(proof.note())
@@ -523,9 +535,15 @@ def scan(options: argparse.Namespace) -> int:
 
 def prove(options: argparse.Namespace) -> int:
     """Prove, print the table, worst first, and the verdict."""
-    inputs, outputs = len(options.input), len(options.expect)
-    if options.expect and inputs != outputs:
-        raise ModelError("each input needs an expected output", expected=f"{inputs}", found=f"{outputs}")
+    references = _given(
+        {"--with": bool(options.recording), "--expect": bool(options.expect), "a second model": bool(options.other)}
+    )
+    if len(references) > 1:
+        return failed(f"a model is compared with one of these: {' or '.join(references)}")
+    input_count = len(options.input)
+    output_count = len(options.expect)
+    if options.expect and input_count != output_count:
+        raise ModelError("each input needs an expected output", expected=f"{input_count}", found=f"{output_count}")
     pairs = list(zip(options.input, options.expect))
     against = options.recording or pairs or options.other  # otherwise, what Lua recorded in the model
     proof = t7bridge.prove(**{**arguments_of(options, "prove"), "against": against})

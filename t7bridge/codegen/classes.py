@@ -183,12 +183,12 @@ def _number_of_source(step: Step | None) -> int | None:
 
 
 def _append_to_chain(chain: Step, step: Step) -> None:
-    """Make a step that of a whole chain: of the modules of the step whose result it takes, and of its own.
+    """Append the module of a step to the chain of the step before it, and let the later step apply the whole chain.
 
-    It is the later step that is changed, so that the steps that use its result need no change.
+    The later one stays, so that the steps that use its result need no change. It takes over the attribute of the other.
 
     Args:
-        chain: the earlier step, whose result nothing else uses; the caller removes it.
+        chain: the earlier step, of one module or a chain, whose result nothing else uses; the caller removes it.
         step: the later step.
     """
     modules = chain.attribute

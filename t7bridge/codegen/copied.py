@@ -219,7 +219,7 @@ def _imported(body: list[ast.stmt], module: str) -> tuple[dict[str, Import], dic
             for alias in statement.names:
                 if statement.level:  # a relative import: another file of the same folder
                     homes[alias.name] = f"{module.rpartition('.')[0]}.{home}"
-                elif home == _PUBLIC:
+                elif home == _PUBLIC:  # which defines nothing itself
                     homes[alias.name] = _public_homes()[alias.name]
                 else:
                     imports[alias.asname or alias.name] = (home, alias.name, alias.asname or "")

@@ -21,7 +21,7 @@ from ..limits import Budget, Limits
 from ..nn import walk
 from ..nn.fields import items_of
 from ..nn.kinds import ANY, NEVER, NOTHING, TENSOR, Kind, Kinds, listed, many
-from ..nn.mapping import OURS, SEQUENTIAL, GraphSpec, Link, ModuleSpec, end_of, specs_in
+from ..nn.mapping import OURS, SEQUENTIAL, GraphSpec, Link, ModuleSpec, first_module_in, last_module_in, specs_in
 from ..nn.memory import MemoryEffects
 from ..nn.pieces import CLASS_IN_TORCH_OF_CELL, CLASS_IN_TORCH_WITH_STATE
 from ..nn.registry import tensor_shapes, traits_of
@@ -101,29 +101,22 @@ class SourceBuilder:
         self._block_and_form: dict[int, tuple[CodeBlock, Form]] = {}
         """The class made for a module, and the form of its output, by the module's id."""
 
-    def build_root(self, spec: ModuleSpec, criterion: bool) -> CodeBlock:
-        """Return the class of the whole model, `Model`.
+    def build_model(self, spec: ModuleSpec) -> None:
+        """Add the class of the whole model, `Model`, to `blocks`, after the classes inside."""
+        self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
 
-        A criterion is the only module of that class, never written as steps; `forward` also takes its target.
-
-        Args:
-            spec: the model.
-            criterion: whether it is a criterion.
-        """
-        if not criterion:
-            block, _ = self._block_for(spec, Form(), ANY, "Model", is_whole_model=True)
-            return block
+    def build_criterion(self, spec: ModuleSpec) -> None:
+        """Add the class `Model` of a criterion, its only module, to `blocks`; `forward` also takes the target."""
         block = CodeBlock(spec, "Model", is_whole_model=True)
         construction = self.construct_by_own_class(spec)
-        # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, whose `forward` is not
-        # known, is called with a target.
+        # Some criterions, such as L1Cost, compare their input with nothing. A foreign class, which is no copied piece,
+        # is called with a target, as its `forward` is not known.
         piece = self.copied_pieces.get(construction.name)
         takes_target = piece is None or piece.input_count > 1
         write = formula("lambda module, x: module(x, target)") if takes_target else applied
         body = Body(self, block, Form(), ANY)
         block.result = body.add_module(spec, construction, INPUT, name="criterion", form=Form(), write=write)
         self.blocks.append(block)
-        return block
 
     def construct(self, spec: ModuleSpec, form: Form | None = None, kind: Kind = ANY) -> tuple[Construction, Form]:
         """Return the construction of a module, and the form of its output.
@@ -378,12 +371,12 @@ def _block_base_name(spec: ModuleSpec) -> str:
 
 def _returns_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to return a list."""
-    return traits(end_of(spec, last=True)).returns_list
+    return traits(last_module_in(spec)).returns_list
 
 
 def _takes_list(spec: ModuleSpec) -> bool:
     """Return whether a module is known to accept a list."""
-    return traits(end_of(spec)).takes_list
+    return traits(first_module_in(spec)).takes_list
 
 
 # Steps of one class
@@ -580,15 +573,18 @@ class Body:
         form = self.form(value)
         kind = self.kind(value)
         idiom = idiom_of(spec, form)
+        # A module of torch.nn with operations around it: `module(x.mT).mT`.
         if idiom is not None and idiom.construction is not None and idiom.has_operations:
             return self.add_module(spec, idiom.construction, value, name, idiom.form, idiom.write)
-        # The plain class takes no list, and no single example, which a model of this layer alone has to take.
+        # The layer's own class where its plain class will not do: that takes no list, and no single example, which a
+        # model of this layer alone has to take.
         is_whole_class = spec is self.block.spec
         if spec.plain and (kind.is_list or is_whole_class):
             return self.add_module(spec, self.builder.construct_by_own_class(spec), value, name, Form())
+        # An expression without a module.
         if idiom is not None and idiom.construction is None:
             return self._add_expression(spec, value, name, idiom)
-        # A module without operations: of torch.nn, or, without an idiom, of a class of its own.
+        # The call of a module: of torch.nn, or, without an idiom, of a class of its own.
         construction, form_of_output = self.builder.construct(spec, form, kind)
         return self.add_module(spec, construction, value, name, form_of_output)
 
@@ -647,9 +643,9 @@ class Body:
         return self.add(step)
 
     def step_of_module(self, spec: ModuleSpec, construction: Construction, value: Value, name: str) -> Step:
-        """Return a step that applies a module, to be added; a module applied before is not stored twice.
+        """Return a step that calls a module, which the class stores now, if it does not yet; the caller adds the step.
 
-        The form of its output is not known yet, and the module alone is called.
+        The form of its result is left unknown; the caller may set it, and operations around the call (`write`).
 
         Args:
             spec: the module.
@@ -663,7 +659,7 @@ class Body:
             applied,
             [value],
             attribute=attribute,
-            # What several steps use stays a module.
+            # `tidy` may put a function in the place of the module; but what several steps use stays a module.
             function=None if attribute.stays_separate else function_of(construction),
             kind=self.builder.output_kind(spec, self.kind(value)),
             inplace=effect.changes,
@@ -816,19 +812,24 @@ class Trial(StepDomain):
         """Run the flow, which calls the methods below; raise if its steps would not do what the class does."""
         super().__init__(body, spec, value)
         self.calls: list[TrialCall] = []
+        """The calls of modules inside, in order."""
         self.branch_calls: set[int] = set()
+        """The numbers of the calls whose outputs are elements, or parts, of the container's output."""
         flow = traits(spec).flow
         assert flow is not None
-        output: Value = flow(spec, value, self)
+        output: Value = flow(spec, value, self)  # which fills both
         if isinstance(output, list):
             self._note_branches(output)
         self._check_calls_for_each()
         # Lua leaves what is nothing out of a list of outputs, which needs the class.
         if self._may_return_nothing() and not body.builder.can_be_steps(spec, body.kind(value)):
             raise ClassNeededError
-        self.splits_input = isinstance(output, list) and len(output) == 2 and self._has_two_branches_on_input()
+        # Added up, two such branches are a residual block: `body` and `shortcut`.
+        is_list_of_two = isinstance(output, list) and len(output) == 2
+        self.splits_input = is_list_of_two and self._has_two_branches_on_input()
         self.repeated_children = self._repeated_children()
         self.receivers = self._receivers()
+        """By the number of a call, the module that receives its output."""
 
     def _has_two_branches_on_input(self) -> bool:
         """Return whether the branches are calls 0 and 1, and these are the only calls on the input of the container."""
@@ -1367,7 +1368,7 @@ class Lists:
         if self._spec.kwargs.get("inplace"):
             # PyTorch's operator is the same only for one shape.
             out_of_place = _written_of_list(write) if all(same_shapes) else None
-            return body.add_inplace_module(self._spec, items, "", form, out_of_place)
+            return body.add_inplace_module(self._spec, items, name="", form=form, out_of_place=out_of_place)
         if len(items) == 1:  # Lua's layer, too, returns memory of its own
             return body.add(Step(formula("lambda x: x.clone()"), [*items], form=form))
         if all(same_shapes):

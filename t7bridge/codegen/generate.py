@@ -212,9 +212,13 @@ def _classes_of(
     shared = shared_specs(plan)
     choose_classes(plan, shared)
     has_inplace = any(spec.kwargs.get("inplace") for spec in specs_in(plan.root))
-    builder = SourceBuilder(shared, limits, _STEPS_PER_PART * size_of(plan.root), has_inplace)
+    free_steps = _STEPS_PER_PART * size_of(plan.root)  # a page in proportion to its plan costs nothing
+    builder = SourceBuilder(shared, limits, free_steps, has_inplace)
     layer = layer_of(value.class_name)
-    builder.build_root(plan.root, criterion=layer is not None and layer.kind == "criterion")
+    if layer is not None and layer.kind == "criterion":
+        builder.build_criterion(plan.root)
+    else:
+        builder.build_model(plan.root)
     return builder, prepared(builder)
 
 

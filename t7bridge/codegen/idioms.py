@@ -1,6 +1,7 @@
 """Plain PyTorch for one module of a model (its spec), where it is exact. The form of a value is what is known of its
-shape: its rank, the number of dimensions of one example (an element of a batch), and their extents. The plain class of
-a spec is the class of torch.nn that does the same for each tensor with a batch dimension; empty if there is none.
+shape: its rank, the number of dimensions of one example (an element of a batch), their extents, and its origin: all
+values of one origin are batches of one size, or none is. The plain class of a spec is the class of torch.nn that does
+the same for each tensor with a batch dimension; empty if there is none.
 
 A layer of Lua that counts from the front, batch or not, can be written with dimensions counted from the end if the rank
 is known. Otherwise the layer's own class is included.
@@ -95,7 +96,8 @@ def _form_of_output(construction: Construction, form: Form) -> Form:
 
     Args:
         construction: the construction of the module.
-        form: that of its input, at whose origin the extent that the module requires is noted.
+        form: that of its input. If it has the shape of its origin, the extent that the module requires of it is noted
+            there, for all values of that shape.
     """
     layer = TORCH.get(construction.name.removeprefix("nn."))
     if layer is None or layer.rank is None:  # nothing is known of it
@@ -105,7 +107,7 @@ def _form_of_output(construction: Construction, form: Form) -> Form:
     if layer.extent is None or layer.output is None:  # its input may have any rank, or its rule is not known
         return Form(layer.rank)
     arguments = construction.arguments_by_name()
-    # Of the first dimension of one example, its channels or features, an argument may say the extent.
+    # `layer.extent` names the argument that is the extent of an example's first dimension: channels or features.
     form_of_input = form.as_input_with_extent(layer.rank, dim=0, extent=arguments.get(layer.extent))
     try:
         extents = layer.output(Arguments((), arguments), form_of_input.extents)
@@ -378,8 +380,9 @@ class Idioms:
                 return None
             # Whatever the dimensions after the first are, they become one.
             return Idiom(Form(1), applied, torch_construction("Flatten", (1,), {}, self._spec))
-        # Lua takes for one example what has exactly the elements of the output, and not 1 as its first extent, which
-        # is a batch of one; for a batch anything else. So examples must have these elements, and another extent first.
+        # Without the option, Lua takes for one example what has exactly the elements of the output, and not 1 as its
+        # first extent, which is a batch of one; for a batch anything else. So examples must have these elements, and
+        # another extent first.
         extents = self._input_form.known_extents()
         if extents is None or prod(extents) != prod(sizes) or extents[0] == 1:
             return None
@@ -519,11 +522,12 @@ class Idioms:
         """
         (dim,) = self._arguments("dim")  # 0-based, of one example if Lua knows its dimensions, else of the input
         rank = self._input_form.rank
-        # For a vector Lua returns one number in one dimension, PyTorch in none.
+        # An example may be a vector, for which Lua returns one number in one dimension, PyTorch in none.
         if rank is None or rank < 2:
             return None
-        # Lua, which knows another number of dimensions of one example, takes some examples for batches.
-        if self._example_dims not in (None, rank) or self._is_beyond_example(dim):
+        # A layer of Lua that is set to examples of other dimensions takes an example for a batch, or the reverse.
+        counts_other_examples = self._example_dims is not None and self._example_dims != rank
+        if counts_other_examples or self._is_beyond_example(dim):
             return None
         if self._keyword("squeeze") is False:  # the output keeps the dimension
             return None

@@ -230,18 +230,23 @@ class NamedInput:
     """The input of a class with its names in `forward`.
 
     Attributes:
-        argument: the name of the argument: `inputs` if its elements are used or it is a list, otherwise `input`.
+        is_plural: whether elements of it are used, or it is a list.
         unpacked: the names of all its elements, `_` for one without use; empty if it is not unpacked.
         variables: the names of its elements that are used, and of those of lists that are unpacked, too, by path.
         statements: those that unpack such lists: `h, c = b`.
         in_use_until: by each of these names, the number of the last step that uses its value, or that after all steps.
     """
 
-    argument: str
+    is_plural: bool
     unpacked: list[str] = field(factory=list)
     variables: dict[ElementPath, str] = field(factory=dict)
     statements: list[ast.stmt] = field(factory=list)
     in_use_until: dict[str, int] = field(factory=dict)
+
+    @property
+    def argument(self) -> str:
+        """The name of the argument."""
+        return "inputs" if self.is_plural else "input"
 
 
 def named_input(block: CodeBlock, class_names: frozenset[str]) -> NamedInput:
@@ -257,8 +262,7 @@ def named_input(block: CodeBlock, class_names: frozenset[str]) -> NamedInput:
     if is_read_by_element and 0 < block.input_count <= _MOST_UNPACKED:
         return _unpacked_input(block, read_paths, class_names)
     is_any_element_read = any(read_paths)
-    is_plural = is_any_element_read or block.input_kind.is_list
-    return NamedInput("inputs" if is_plural else "input")
+    return NamedInput(is_plural=is_any_element_read or block.input_kind.is_list)
 
 
 def _unpacked_input(block: CodeBlock, read_paths: set[ElementPath], class_names: frozenset[str]) -> NamedInput:
@@ -269,34 +273,33 @@ def _unpacked_input(block: CodeBlock, read_paths: set[ElementPath], class_names:
         read_paths: the elements of the input, and deeper ones, that are read.
         class_names: names of classes, which no variable may have.
     """
-    lists = _lists_to_unpack(block, read_paths)
-    used_paths = _used_paths(block, lists, read_paths)
+    inner_lengths = _lengths_of_lists_to_unpack(block, read_paths)
+    used_paths = _used_paths(block, inner_lengths, read_paths)
     states = input_state_names(block)
-    suggested = _suggested_names(block, lists, used_paths, states)
-    named = NamedInput("inputs", variables=_free_variables(used_paths, suggested, class_names))
+    suggested = _suggested_names(block, inner_lengths, used_paths, states)
+    named = NamedInput(is_plural=True, variables=_free_variables(used_paths, suggested, class_names))
     for path, variable in named.variables.items():
         # A variable of a state may have the next state later. So may any variable of a class with a state, whose inputs
         # are the arguments of `forward`. Names of other inputs are given to nothing else.
         may_be_reused = block.is_stateful or suggested[path] == states.get(path)
         named.in_use_until[variable] = _last_use_of_input(block, path) if may_be_reused else len(block.steps)
     named.unpacked = [named.variables.get((index,), "_") for index in range(block.input_count)]
-    for index, length in lists:
+    for index, length in inner_lengths.items():
         names = [named.variables.get((index, inner), "_") for inner in range(length)]
         targets = ast.Tuple([*map(dotted, names)])
         named.statements.append(ast.Assign([targets], dotted(named.variables[index,])))
     return named
 
 
-def _lists_to_unpack(block: CodeBlock, read_paths: set[ElementPath]) -> list[tuple[int, int]]:
-    """Return the elements of the input that are lists to unpack: the index of each, and its number of elements."""
+def _lengths_of_lists_to_unpack(block: CodeBlock, read_paths: set[ElementPath]) -> dict[int, int]:
+    """Return the lengths of the lists in the input that are to be unpacked, too, by their indices in it, in order."""
     if block.is_stateful:  # a state may be None, and is never unpacked
-        return []
-    lists = [
-        (index, length)
-        for index, length in block.list_lengths.items()
-        if _is_only_read_by_element(index, length, read_paths)
-    ]
-    return sorted(lists)
+        return {}
+    lengths: dict[int, int] = {}
+    for index, length in sorted(block.list_lengths.items()):
+        if _is_only_read_by_element(index, length, read_paths):
+            lengths[index] = length
+    return lengths
 
 
 def _is_only_read_by_element(index: int, length: int, read_paths: set[ElementPath]) -> bool:
@@ -314,16 +317,16 @@ def _is_only_read_by_element(index: int, length: int, read_paths: set[ElementPat
     return all(path and path[0] in range(length) for path in paths_inside)
 
 
-def _used_paths(block: CodeBlock, lists: list[tuple[int, int]], read_paths: set[ElementPath]) -> list[ElementPath]:
+def _used_paths(block: CodeBlock, inner_lengths: dict[int, int], read_paths: set[ElementPath]) -> list[ElementPath]:
     """Return what has to have a variable: the elements of the input, and of the lists in it, that are used.
 
     Args:
         block: the class.
-        lists: the elements of the input that are unpacked, too: the index of each, and its number of elements.
+        inner_lengths: the lengths of the lists in the input that are unpacked, too, by their indices in it.
         read_paths: what is read of the input.
     """
     all_paths: list[ElementPath] = [(index,) for index in range(block.input_count)]
-    for index, length in lists:
+    for index, length in inner_lengths.items():
         all_paths += [(index, inner) for inner in range(length)]
     # Reading `inputs[1][0]`, path (1, 0), uses the variable of (1, 0) if list 1 is unpacked, else that of (1,); and to
     # unpack it, (1,) has to be a variable too.
@@ -333,7 +336,7 @@ def _used_paths(block: CodeBlock, lists: list[tuple[int, int]], read_paths: set[
 
 def _suggested_names(
     block: CodeBlock,
-    lists: list[tuple[int, int]],
+    inner_lengths: dict[int, int],
     used_paths: list[ElementPath],
     states: dict[ElementPath, str],
 ) -> dict[ElementPath, str]:
@@ -343,12 +346,12 @@ def _suggested_names(
 
     Args:
         block: the class.
-        lists: the elements of the input that are unpacked, too: the index of each, and its number of elements.
+        inner_lengths: the lengths of the lists in the input that are unpacked, too, by their indices in it.
         used_paths: what is used.
         states: the names of the elements that are states of cells.
     """
     names = {**states, **block.input_names}  # the user's come last, and win
-    for index, length in lists:
+    for index, length in inner_lengths.items():
         if all((index, inner) in states for inner in range(length)):  # a list of states and of nothing else
             names.setdefault((index,), "state")
     unnamed = [path for path in used_paths if path not in names]

@@ -21,7 +21,7 @@ from ..data import __version__, define
 from ..errors import ModelError
 from ..graph.tensor import Tensor, place_of
 from ..nn.kinds import ANY, TENSOR, Kind
-from ..nn.mapping import ModuleSpec, Plan, end_of
+from ..nn.mapping import ModuleSpec, Plan, first_module_in
 from ..nn.pieces import Lifted, constant_biases
 from ..nn.state_dict import StateDict
 from ..nn.torch_nn import TORCH, argument_at
@@ -202,7 +202,7 @@ def _arguments(block: CodeBlock, writer: Writer) -> list[str]:
         annotation = "list[Any]" if reads_elements_of_elements else "list[Tensor]"
     elif block.input_kind.is_list:
         annotation = _annotation(block.input_kind)
-    elif writer.input.argument == "inputs":  # its elements are used, as of a list or a tensor
+    elif writer.input.is_plural:  # elements of it are used, but it may be a list or a tensor
         annotation = "Any"
     arguments = [f"{writer.input.argument}: {annotation}"]
     if writer.reads("target"):
@@ -243,7 +243,7 @@ def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
     if block.is_stateful:
         return "Take the state, None for that of a beginning; return the output and the new state."
     inputs = ""
-    first_module = end_of(block.spec)
+    first_module = first_module_in(block.spec)
     layer = TORCH.get(first_module.target.removeprefix("torch.nn."))
     # The shape only of the model's input, which its users have to know.
     if layer is not None and layer.shape and block.is_whole_model:
@@ -254,7 +254,7 @@ def _summary_of_forward(block: CodeBlock, names: list[str]) -> str:
     elif block.input_kind.is_list:
         inputs = "a list"
     outputs = {"Residual": "their sum", "Branches": "their outputs"}.get(block.base_name, "the output")
-    if isinstance(block.result, list):
+    if isinstance(block.result, list):  # which says more than the name of the class does
         outputs = f"a list of {len(block.result)}"
     return f"Take {inputs}; return {outputs}." if inputs else f"Return {outputs}."
 

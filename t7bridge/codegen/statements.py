@@ -171,8 +171,9 @@ class Writer:
             self._assign_results(number, step, node)
         elif is_used:
             self._begin_pending(number, node)
-            # A change has to be made at once.
-            if self._shared_memory.uses[number] > 1 or _needs_name(step) or changes_shared_memory:
+            # What is used twice is computed once; a change has to be made at once.
+            is_used_again = self._shared_memory.uses[number] > 1
+            if is_used_again or _needs_name(step) or changes_shared_memory:
                 self._assign_variable(number)
         elif _computes(node):
             # Nothing uses its value, but Lua runs it: it may refuse an input, draw random numbers, update statistics.

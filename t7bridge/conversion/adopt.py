@@ -156,7 +156,8 @@ class Adopter(Rebuilder):
     def _storage(self, memory: Any, element: ElementType) -> Storage:
         """Return a storage over the memory of an untyped storage of PyTorch; the same one for tensors that share it.
 
-        Memory that is seen as two types is two storages: only that of the last type is remembered.
+        Memory that is seen as two types is two storages: only that of the last type is remembered. Untyped storages
+        of two lengths may begin at one address: if the longer one comes first, it serves both, else they are two.
 
         Args:
             memory: the untyped storage.
@@ -164,11 +165,11 @@ class Adopter(Rebuilder):
         """
         torch = self._torch
         address = memory.data_ptr()
+        count = memory.nbytes() // element.itemsize
         storage = self._storages.get(address) if address else None  # all empty storages are at address 0
-        if storage is not None and storage.element is element:
+        if storage is not None and storage.element is element and storage.count >= count:
             return storage
         as_bytes = torch.empty(0, dtype=torch.uint8).set_(memory.cpu())
-        count = memory.nbytes() // element.itemsize
         # Bytes after the last whole element are in no tensor of this type.
         data = as_bytes[: count * element.itemsize].numpy().view(element.code)
         self._alive.append(memory)  # or its address could be given to other memory

@@ -234,12 +234,7 @@ class _Collector:
             return _NOT_DATA  # with no path in `left_out`: there may be very many
         self._seen.add(identity)
         self._around.add(identity)
-        pairs: list[tuple[Any, Any]] = []
-        for key, item in entries(value):
-            is_prepared = is_preprocessing_value or is_preprocessing(key)
-            data = self.collect(Path(path, key, item), depth + 1, is_prepared)
-            if data is not _NOT_DATA:
-                pairs.append((key, data))
+        pairs = self._data_inside(value, path, depth, is_preprocessing_value)
         self._around.discard(identity)
         is_list_of_lua = isinstance(value, Table) and value.sequence() is not None
         is_list = is_list_of_lua or isinstance(value, (list, tuple, TdsVec))
@@ -249,6 +244,16 @@ class _Collector:
         if not pairs and not isinstance(value, TorchSize):  # an empty list says nothing; an empty size is a shape
             return _NOT_DATA
         return self._list([item for _, item in pairs], path, is_preprocessing_value)
+
+    def _data_inside(self, value: Any, path: Path, depth: int, is_preprocessing_value: bool) -> list[tuple[Any, Any]]:
+        """Return the data in a container, each with its key; the arguments are those of `_container`."""
+        pairs: list[tuple[Any, Any]] = []
+        for key, item in entries(value):
+            is_prepared = is_preprocessing_value or is_preprocessing(key)
+            data = self.collect(Path(path, key, item), depth + 1, is_prepared)
+            if data is not _NOT_DATA:
+                pairs.append((key, data))
+        return pairs
 
     def _list(self, items: list[Any], path: Path, is_preprocessing_value: bool) -> Any:
         """Return data as a list; `_NOT_DATA` if they are a log: numbers or truth values alone.

@@ -198,17 +198,17 @@ def _convert_to_one_file(document: Document, goal: FormatSpec, attempt: Attempt,
         beside_part: what stands beside the part that is converted; `None` for a whole file, and for a target that has
             no place for it.
     """
-    beside_model = beside_part  # for a whole file, it is found below
     may_have_config = goal.values == PYTHON and attempt.config  # named tensors have it in their metadata
     with FileOutput(attempt.target, force=attempt.force, sync=attempt.sync) as output, collector_paused():
         report = _write_checked(document, output, goal, attempt)
+        beside_model = beside_part
         if beside_model is None and may_have_config:
             beside_model = _beside_whole(document, report)
         if beside_model is not None:
-            _note_beside(beside_model, document, output, goal, report)  # which may add to it
+            _complete_and_note(beside_model, document, output, goal, report)
         check_strict(report, attempt.strict)
         # Within the output's block: if the config cannot be written, the output is not either.
-        if may_have_config and beside_model:  # one without content has no config
+        if may_have_config and beside_model:  # one without content is false: it has no config
             _write_config(beside_model, document, output, goal, attempt, report)
     if attempt.force and may_have_config and not beside_model and _has_our_config(output):
         os.unlink(_config_path(output))  # of the model that this one replaces
@@ -243,16 +243,15 @@ def _write_checked(document: Document, output: FileOutput, goal: FormatSpec, att
 
 
 def _beside_whole(document: Document, report: Report) -> Beside | None:
-    """Return what stands beside the model in a file that holds nothing else, and is written to a `.pt`.
+    """Return what is to stand in the `config.json` of a whole file that is written to a `.pt`.
 
     Args:
         document: the file.
-        report: of writing the `.pt`, with its notes; receives one.
+        report: of writing the `.pt`, with its notes; receives one on a `config` in the metadata that is not ours.
 
     Returns:
-        What an earlier conversion stored as `config` in the metadata; `None`, with a note, if that is not ours. Without
-        `config` an empty `Beside` if the report says that data of the model itself are left out, which the caller adds
-        to it; else `None`.
+        What an earlier conversion stored as `config` in the metadata. Without that, an empty `Beside`, to be completed,
+        if the report says that data of the model itself are left out. Otherwise `None`.
     """
     config = document.metadata.get("config")
     if config is None and not _lacks_own(report):
@@ -297,7 +296,7 @@ def _add_metadata(document: Document, beside_part: Beside | None) -> None:
             document.metadata["about"] = json.dumps(words)
 
 
-def _note_beside(
+def _complete_and_note(
     beside_model: Beside, document: Document, output: FileOutput, goal: FormatSpec, report: Report
 ) -> None:
     """Note where what stands beside the model is; for a `config.json`, add what the model itself has to it, too.
@@ -647,11 +646,11 @@ def _restore_t7(document: Document, output: FileOutput, request: Convert, report
     """
     if document.format != "pt":
         return False
-    from .records import check_t7, original_t7
+    from .records import check_t7, has_t7_record, original_t7
 
-    original, has_record = original_t7(document.content, request.limits)
+    original = original_t7(document.content, request.limits)
     if original is None:
-        if has_record:
+        if has_t7_record(document.content):
             message = "the .pt was changed since it was made from a .t7: its record is not used"
             report.note("warning", message, code="record")
         return False

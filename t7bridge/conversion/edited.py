@@ -90,15 +90,7 @@ def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[
     Raises:
         ModelError: there is none, or there are several.
     """
-    states: list[tuple[str, dict[Any, Any]]]
-    if modules is not None and modules.state_dicts:
-        states = [*modules.states()]
-    else:
-        states = [(path, state) for path, state in plain_states(value) if isinstance(state, dict)]
-        has_tensors = isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
-        if not states and has_tensors:
-            # The state dict of a module with more data of its own than tensors, which `is_state` does not take for one.
-            states = [("root", value)]
+    states = _states_with_keys(value, modules)
     if not states:
         raise ModelError("there is no state dict whose keys could be renamed", file=file)
     if len(states) > 1:
@@ -111,6 +103,18 @@ def _only_state_dict(value: Any, modules: StateDicts | None, file: str) -> dict[
         )
     ((_, state),) = states
     return state
+
+
+def _states_with_keys(value: Any, modules: StateDicts | None) -> list[tuple[str, dict[Any, Any]]]:
+    """Return the state dicts of a value that are dicts, with their paths; the arguments are those of the caller."""
+    if modules is not None and modules.state_dicts:
+        return [*modules.states()]
+    states = [(path, state) for path, state in plain_states(value) if isinstance(state, dict)]
+    has_tensors = isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values())
+    if not states and has_tensors:
+        # The state dict of a module with more data of its own than tensors, which `is_state` does not take for one.
+        return [("root", value)]
+    return states
 
 
 def _renamed(value: Any, state: dict[Any, Any], edits: Edits, report: Report, limits: Limits) -> Any:

@@ -238,12 +238,12 @@ class _Builder(Rebuilder):
         """Return a table to be filled with the items of a list but None, under the numbers from 1 that they have."""
         keys_from_1 = numbers(len(items))
         if None not in items:
-            return _table(keys_from_1, range(len(items)), items)
+            return _fill_table(Table(keys_from_1), range(len(items)), items)
         # A table has no entry for nil, so a list with None has holes.
         places = [place for place, item in enumerate(items) if item is not None]
         self.tree.nones += len(items) - len(places)
         lua_keys = [keys_from_1[place] for place in places]
-        return _table(lua_keys, places, [items[place] for place in places])
+        return _fill_table(Table(lua_keys), places, [items[place] for place in places])
 
     def _table_of_dict(self, value: dict[Any, Any], path: Path) -> Fill:
         """Return a table to be filled with the entries of a dict; with `nested`, in tables for keys with dots."""
@@ -302,7 +302,7 @@ class _Builder(Rebuilder):
             value: the dict; its keys become Lua's here, its items when the table is filled.
             path: of the dict, for notes.
         """
-        table = Table()  # with its keys only; `_table` sets the values
+        table = Table()  # has the keys so far, by which Lua's equal ones are found; the values follow at the end
         keys: list[Any] = []
         values: list[Any] = []
         for key, item in value.items():
@@ -317,7 +317,7 @@ class _Builder(Rebuilder):
             table[lua_key] = None
             keys.append(key)
             values.append(item)
-        return _table(table.raw_keys, keys, values, table)
+        return _fill_table(table, keys, values)
 
     def _lua_key(self, key: Any, path: Path) -> Value:
         """Return the Lua key of an entry: the key itself where Lua can look it up, or its text.
@@ -499,17 +499,14 @@ def _table_of_pairs(pairs: list[list[Any]]) -> Fill:
     return Fill(table, parts)
 
 
-def _table(lua_keys: list[Value], keys: Iterable[Any], values: Sequence[Any], table: Table | None = None) -> Fill:
-    """Return a table with keys, to be filled with Lua's forms of values.
+def _fill_table(table: Table, keys: Iterable[Any], values: Sequence[Any]) -> Fill:
+    """Return a table that has its keys already, to be filled with Lua's forms of values.
 
     Args:
-        lua_keys: the keys of the table.
+        table: has a key for each value; what values it has are dropped.
         keys: those of the values in Python, for paths; in the same order.
         values: the values in Python, in the same order.
-        table: the table, if there is one with these keys already; else one is made.
     """
-    if table is None:
-        table = Table(lua_keys)
     table.raw_values = [None] * len(values)
     return Fill(table, zip(repeat(table.raw_values), range(len(values)), keys, values))
 

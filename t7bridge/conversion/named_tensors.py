@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve, field
 
@@ -202,6 +202,22 @@ class _TooManyCopies(Exception):
     """More names of values in shared containers than may be written."""
 
 
+class _Visit(NamedTuple):
+    """A value that a walk comes to.
+
+    Attributes:
+        path: of the value, with it.
+        depth: number of the steps of the path.
+        is_copy: whether it is in a container that was named before, under another name.
+        is_own_data: whether it is in the data of a module itself, see `OwnData`.
+    """
+
+    path: Path
+    depth: int = 0
+    is_copy: bool = False
+    is_own_data: bool = False
+
+
 class _Flattening:
     """One walk through a value, for `flatten`.
 
@@ -235,11 +251,9 @@ class _Flattening:
             _TooManyCopies: shared containers should be named once.
         """
         visited: set[int] = set()
-        # For each value its depth, its path, and whether it is in a container that was named before, or in the data
-        # of a module itself.
-        stack: list[tuple[int, Path, bool, bool]] = [(0, Path(None, "root", value), False, False)]
+        stack = [_Visit(Path(None, "root", value))]
         while stack:
-            depth, path, is_copy, is_own_data = stack.pop()
+            path, depth, is_copy, is_own_data = stack.pop()
             item = path.value
             if isinstance(item, OwnData):
                 item = item.value
@@ -264,7 +278,7 @@ class _Flattening:
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             # Reversed, as the stack returns the last first.
             for key, inner in reversed(list(pairs)):
-                stack.append((depth + 1, Path(path, key, inner), is_copy, is_own_data))
+                stack.append(_Visit(Path(path, key, inner), depth + 1, is_copy, is_own_data))
         return self._flat
 
     def _with_parts_as_container(self, item: Any) -> Any:
@@ -432,10 +446,7 @@ def name_tensors(
     Raises:
         LimitError: the tensors repeat the same bytes excessively, or values are nested too deeply to be named.
     """
-    flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
-    if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
-        # Once more with one name for each tensor; if that is too much, too, it is an error below.
-        flat = flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
+    flat = _flat_for(goal, value, limits)
     _leave_out_unwritable(flat, goal)
     _note_storages(flat, report)
     _check_repeats(flat.tensors, limits)
@@ -456,6 +467,23 @@ def name_tensors(
             report.note("info", metadata_left_out(list(metadata)), code="metadata", count=len(metadata))
     _note_sharing(named, separate, goal, report)
     return named
+
+
+def _flat_for(goal: FormatSpec, value: Any, limits: Limits) -> Flat:
+    """Return the tensors of a value under the names of all their places, or of their first ones.
+
+    The latter if, in shared containers, they would repeat far more bytes than there are. `_check_repeats` refuses what
+    does so even then.
+
+    Args:
+        goal: the format.
+        value: builtins with tensors in them.
+        limits: resource limits.
+    """
+    flat = flatten(value, limits, numbers_as_tensors=goal.numbers)
+    if flat.copy_count and _excess_of_repeats(flat.tensors, limits) is not None:
+        return flatten(value, limits, numbers_as_tensors=goal.numbers, repeat_shared=False)
+    return flat
 
 
 def _note_storages(flat: Flat, report: Report) -> None:
@@ -598,7 +626,9 @@ def _joined_at(depth: int, scalars: dict[Name, Any], text_bytes: int) -> dict[Na
         key = steps[-1]
         size = len(json.dumps({key: scalar}))
         if table not in open_texts or sizes[table] + size > text_bytes:
-            open_texts[table] = joined[names.reserve(table)] = {}
+            new_text: dict[str, Any] = {}
+            joined[names.reserve(table)] = new_text
+            open_texts[table] = new_text
             sizes[table] = 0
         open_texts[table][key] = scalar
         sizes[table] += size

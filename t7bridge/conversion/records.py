@@ -407,6 +407,7 @@ def original_pt(
 
         ignored = Report(source_format="pt", target_format="t7")
         value = simplified(value, ignored, limits, unnamed_data=WRAPPED)
+    # Another hash than that of the record: the devices of tensors are no part of it.
     structure, storages_in_order = structure_of(content.roots[0])
     fingerprint = T7Fingerprint(structure, storages_in_order, t7_storages)
     if check and not fingerprint.matches(value, t7_storages, limits):
@@ -612,31 +613,38 @@ def read_skeleton(skeleton: Skeleton, storage: Callable[[str], Storage], limits:
     return T7File(roots, layout, ByteSource.from_bytes(skeleton.trailing), list(reader.objects))
 
 
-def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> tuple[T7File | None, bool]:
-    """Return the `.t7` that a `.pt` was made from.
+def has_t7_record(reader: PtReader) -> bool:
+    """Return whether a `.pt` has the record of a `.t7` that it was made from.
+
+    Raises:
+        CorruptError: its CRC-32 does not match.
+    """
+    return reader.extra(RECORD_MEMBER) is not None
+
+
+def original_t7(reader: PtReader, limits: Limits = DEFAULT_LIMITS) -> T7File | None:
+    """Return the `.t7` that a `.pt` was made from; `None` if there is no record, or the `.pt` was changed since.
+
+    What is written from it must be checked by `check_t7`.
 
     Args:
         reader: of the `.pt`.
         limits: resource limits.
-
-    Returns:
-        The file, `None` if there is no record or the `.pt` was changed since; and whether there is a record at all.
-        What is written from the file must be checked by `check_t7`.
 
     Raises:
         FormatError: the record cannot be read, or the storages do not match.
     """
     data = reader.extra(RECORD_MEMBER)
     if data is None:
-        return None, False
+        return None
     skeleton, content_id = decode_record(data)
     if content_id != reader.content_id:
-        return None, True
+        return None
     restored = read_skeleton(skeleton, reader.storage, limits)
     if ends_as_zip(ByteSource.from_bytes(restored.trailing)):
         # Trailing bytes that make a zip archive of the file would show other readers another value.
         raise _unreadable(".t7")
-    return restored, True
+    return restored
 
 
 def encode_head(magic: str, **head: Any) -> bytes:

@@ -37,7 +37,7 @@ from ..nn.registry import own_names
 from ..report import Report
 from .state_dicts import Coverage
 from .tree import DROPPED, Plain, Replacement
-from .values import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_plain, numpy_content, paths_of
+from .values import SIMPLE, SIMPLE_SCALARS, array_of, is_simple, note_more_plain, note_plain, numpy_content, paths_of
 
 _MOST_LETTERS = 200
 """Characters of the name of a class that a note shows."""
@@ -352,6 +352,8 @@ def _note_changes(builder: Simplified, value: Any, simple: Any, report: Report) 
             note_plain(name, items, paths, report, level="warning", hint=hint)
         elif values_of_target != LUA:  # Lua has no names of Python's classes: it is the same as any value there
             note_plain(name, items, paths, report, level="info", hint=hint)
+    further = list(builder.changed.items())[_MOST_NOTES:]
+    note_more_plain(sum(not _loses_nothing(name, items[0]) for name, items in further), report)
 
 
 def _loses_nothing(class_name: str, value: Any) -> bool:

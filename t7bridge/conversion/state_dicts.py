@@ -197,29 +197,39 @@ class Coverage:
             stack.append((_UNKNOWN, module.value, module if has_paths else None))
         while stack:
             kind, value, path = stack.pop()
-            # Of PyTorch's modules, only tensors are named one by one; anything else is an option.
-            kind_of_others = OPTIONS if kind in (_UNKNOWN, ATTRIBUTES) else kind
             if isinstance(value, _SCALARS):
-                yield kind_of_others, value, path
+                yield _kind_of_option(kind), value, path
                 continue
             if id(value) in visited:
                 continue
             visited.add(id(value))
-            if isinstance(value, LuaFunction):
-                yield OPTIONS, value, path  # its code; its upvalues follow below, and are leaves of their own
+            if self._is_written(value):
+                continue
             if isinstance(value, Tensor):
-                is_written = place_of(value) in self.written_views
-                if value.numel and not is_written:
-                    yield OTHERS if kind == _UNKNOWN else kind, value, path
+                yield OTHERS if kind == _UNKNOWN else kind, value, path
                 continue
             if isinstance(value, (Storage, NumpyArray)):  # by themselves: state dicts have tensors only
-                yield kind_of_others, value, path
+                yield _kind_of_option(kind), value, path
                 continue
-            if isinstance(value, QuantizedTensor) and place_of(value.tensor) in self.written_views:
-                continue  # with its scales, which are parts of it
+            if isinstance(value, LuaFunction):
+                yield OPTIONS, value, path  # its code; its upvalues follow below, and are leaves of their own
             for inner_kind, key, item in _inside(value, kind, self.noted_fields):
                 inner_path = Path(path, key, item) if path is not None else None
                 stack.append((inner_kind, item, inner_path))
+
+    def _is_written(self, value: Any) -> bool:
+        """Return whether a value is a tensor that the result has, or without elements; of a quantized one all parts."""
+        if isinstance(value, QuantizedTensor):
+            return place_of(value.tensor) in self.written_views
+        return isinstance(value, Tensor) and (not value.numel or place_of(value) in self.written_views)
+
+
+def _kind_of_option(kind: str) -> str:
+    """Return the kind of a leaf that is no tensor: an option, unless the names that lead to it say something else.
+
+    Of PyTorch's modules, `ATTRIBUTES`, only tensors are named one by one.
+    """
+    return OPTIONS if kind in (_UNKNOWN, ATTRIBUTES) else kind
 
 
 def _inside(value: Any, kind: str, noted_fields: set[tuple[int, str]]) -> Iterator[tuple[str, Any, Any]]:

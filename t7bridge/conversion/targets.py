@@ -104,11 +104,12 @@ def _write_from_lua(
     # A record is a member of a zip archive; changed elements, or those of compact storages, are not the `.t7`'s.
     may_have_record = request.record and request.pt_format == "zip" and not is_compact and request.edits is None
     converted = python_value(document.content, request, report, with_record=may_have_record)
-    # A value from the `.t7`'s own record of a `.pt` has a fingerprint, and no record of the `.t7` is written beside it.
-    if converted.fingerprint is not None:
-        document.forget()
     if is_compact:
         _make_compact(converted, report)
+    if converted.fingerprint is not None:
+        document.forget()
+        _write_restored(output, writer, converted, request.limits, report)
+        return
     if converted.modules is not None:
         converted.modules.note_left_out(converted.value)
     converted.value = _edited(converted.value, request, report, converted.modules)
@@ -117,11 +118,30 @@ def _write_from_lua(
         _write_with_record(writer, converted, report)
         return
     _write_without_record(writer, converted.value, report)
-    if converted.fingerprint is not None:
-        from .records import check_pt
 
-        converted.value = None  # release it first: the written file is read again as a whole
-        check_pt(output, writer, converted.fingerprint, request.limits)
+
+def _write_restored(
+    output: FileOutput, writer: _PtWriter, converted: PythonValue, limits: Limits, report: Report
+) -> None:
+    """Write the value of a `.pt` from its record in a `.t7`, and check by the file written that the record was right.
+
+    Args:
+        output: of the `.pt`, which is read back.
+        writer: on this output.
+        converted: has the value, as it was in the `.pt`: with edits, the record is checked first, and there is no
+            fingerprint. It no longer has the value afterwards.
+        limits: resource limits.
+        report: receives notes, and the numbers of tensors and storages.
+
+    Raises:
+        RecordError: the record was wrong.
+    """
+    from .records import check_pt
+
+    assert converted.fingerprint is not None
+    _write_without_record(writer, converted.value, report)
+    converted.value = None  # release it first: the written file is read again as a whole
+    check_pt(output, writer, converted.fingerprint, limits)
 
 
 def _make_compact(converted: PythonValue, report: Report) -> None:
@@ -214,12 +234,13 @@ def python_value(
         if restored is not None:
             return restored
     modules = _modules_to_replace(content, report) if request.mode == "auto" else None
-    has_modules = modules is not None and bool(modules.paths)  # `state_dicts` is empty until `as_tree` makes them
+    has_modules = modules is not None and bool(modules.paths)
     record: _Record | None = None
     if with_record and not has_modules:  # see `PythonValue.record`
         # While its skeleton is taken, every object is held. The tree needs as much memory, and is not there yet.
         record = _record_of(content)
     replace = modules.replace if modules is not None else None
+    # `as_tree` calls `replace` for each module that it comes to: only now are there `state_dicts`.
     roots = [as_tree(root, replace, unnamed_data) for root in content.roots]
     _note_several_and_trailing(content, report)
     value = one_or_list(roots)

@@ -265,6 +265,56 @@ class _ModulesAndStates:
         return names
 
 
+@define(eq=False)
+class _KeyDifferences:
+    """How the keys of the state dicts differ from those of the template: lines, as messages list them.
+
+    Attributes:
+        wrong: tensors of another shape or kind.
+        missing: keys that the `.pt` does not have.
+        extra: keys that the template does not have.
+    """
+
+    wrong: list[str] = field(factory=list)
+    missing: list[str] = field(factory=list)
+    extra: list[str] = field(factory=list)
+
+    def check(self, *, partial: bool, has_fitting: bool) -> None:
+        """Refuse differences that are not allowed.
+
+        Args:
+            partial: whether missing and extra keys are allowed.
+            has_fitting: whether some tensor has the key and the shape of one in the template, or there is none to fill.
+
+        Raises:
+            ModelError: a tensor is of another shape or kind; keys are missing or extra and this is not allowed; or no
+                key fits.
+        """
+        wrong_lines = [f"wrong {line}" for line in self.wrong]
+        unmatched_lines = [*(f"missing {line}" for line in self.missing), *(f"extra {line}" for line in self.extra)]
+        head = (
+            f"the keys do not match the template: {len(self.missing)} missing, {len(self.extra)} extra, "
+            f"{len(self.wrong)} of another shape or kind"
+        )
+        if wrong_lines:
+            lines = wrong_lines if partial else wrong_lines + unmatched_lines
+            raise ModelError(_message_with_lines(head, lines))
+        if unmatched_lines and not partial:
+            head += " (--partial, partial=True, allows missing and extra keys)"
+            raise ModelError(_message_with_lines(head, unmatched_lines))
+        if unmatched_lines and not has_fitting:
+            raise ModelError(_message_with_lines("no key of the .pt is in the template", unmatched_lines))
+
+    def note(self, note: _Note) -> None:
+        """Note missing and extra keys, which are allowed."""
+        if self.missing:
+            keys = counted(len(self.missing), "key is missing and keeps", "keys are missing and keep")
+            note("warning", f"{keys} Lua's values: {_listed(self.missing)}")
+        if self.extra:
+            keys = counted(len(self.extra), "key does not exist in Lua and is", "keys do not exist in Lua and are")
+            note("warning", f"{keys} left out: {_listed(self.extra)}")
+
+
 class _Filling:
     """One filling of a template: all keys are compared before anything is assigned; and the notes.
 
@@ -276,18 +326,12 @@ class _Filling:
         self._partial = partial
         self._notes: list[Note] = []
         self._assignments: list[Assignment] = []
-        self._mismatches: list[str] = []
-        """A line for each tensor of another shape or kind."""
-        self._missing: list[str] = []
-        """A line for each key that the `.pt` does not have."""
-        self._extra: list[str] = []
-        """A line for each key that the template does not have."""
+        """Which of Lua's tensors receive which values."""
+        self._differences = _KeyDifferences()
         self._batch_counter_count = 0
         """Number of PyTorch's batch counters in the `.pt`, which Lua does not have."""
         self._added_biases: list[str] = []
         """The keys of biases that were added to another one."""
-        self._fitting_count = 0
-        """Number of tensors of the `.pt` that have the key and the shape of one in the template."""
         self._derived: list[_DerivedTensor] = []
         """The tensors of a state dict that Lua computes from others, whether or not the `.pt` has them."""
 
@@ -306,10 +350,13 @@ class _Filling:
             raise ModelError("the template holds no nn module")
         if not any(model.states for model in models):
             ignored = self._assign_only_state(models, value)
+        fitting_count = 0
         for model in models:
             for state in model.states or [{}]:  # all keys of a module without a state dict are missing
-                self._compare_keys(model, state)
-        self._check_keys(any(model.has_tensors for model in models))
+                fitting_count += self._compare_keys(model, state)
+        has_tensors = any(model.has_tensors for model in models)
+        self._differences.check(partial=self._partial, has_fitting=fitting_count > 0 or not has_tensors)
+        self._differences.note(self._note)
         if ignored:
             self._note("info", f"ignored besides the state dicts of the .pt: {_listed(ignored)}")
         self._assign()
@@ -374,31 +421,35 @@ class _Filling:
 
     # Keys
 
-    def _compare_keys(self, model: _Model, state: dict[str, Any]) -> None:
+    def _compare_keys(self, model: _Model, state: dict[str, Any]) -> int:
         """Compare the keys of a state dict with those of a module, and plan the assignments of tensors that fit.
 
-        `_missing`, `_mismatches` and `_extra` get a line for each key that does not fit.
+        `_differences` gets a line for each key that does not fit.
 
         Args:
             model: the module.
             state: of the `.pt`; empty for a module without one.
+
+        Returns:
+            The number of tensors that fit.
         """
         state = plain_keys(model.obj, model.expected, state, self._note)
-        tensors = self._fitting_tensors(model, state)  # adds to `_missing` and `_mismatches`
+        tensors = self._fitting_tensors(model, state)
         for key, value in state.items():
             if key in model.expected.origins:
                 continue
             if _counts_batches(key):
                 self._batch_counter_count += 1
             else:
-                self._extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
-        self._fitting_count += len(tensors)
+                self._differences.extra.append(f"{model.label(_key_as_text(key))}: found {_shown(value)}")
+        fitting_count = len(tensors)  # before `_plan_assignments`, which takes some of them out
         self._plan_assignments(model, tensors)
+        return fitting_count
 
     def _fitting_tensors(self, model: _Model, state: dict[str, Any]) -> dict[str, Tensor]:
         """Return the tensors of a state dict that have the key and the shape of one in a module.
 
-        `_missing` and `_mismatches` get a line for each other tensor of the module.
+        `_differences` gets a line for each other tensor of the module, missing or wrong.
 
         Args:
             model: the module.
@@ -411,7 +462,7 @@ class _Filling:
             is_derived = _is_derived(origin)
             if value is None:
                 if not is_derived:  # else it is computed from others
-                    self._missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
+                    self._differences.missing.append(f"{model.label(key)}: expected {_shown(expected[key])}")
                 continue
             if isinstance(value, Tensor) and is_derived and _counts_batches(key):
                 self._batch_counter_count += 1
@@ -430,53 +481,20 @@ class _Filling:
             wanted: the tensor of the template.
 
         Returns:
-            `None` if it does not match; `_mismatches` says why.
+            `None` if it does not match; `_differences` has a line that says why.
         """
+        wrong = self._differences.wrong
         if not isinstance(value, Tensor) or value.shape != wanted.shape:
-            self._mismatches.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
+            wrong.append(f"{name}: expected {_shown(wanted)}; found {_shown(value)}")
             return None
         if value.storage is None:
-            self._mismatches.append(f"{name}: a tensor without elements (device {value.device})")
+            wrong.append(f"{name}: a tensor without elements (device {value.device})")
             return None
         try:
             return native(value)
         except UnsupportedError as error:
-            self._mismatches.append(f"{name}: expected {wanted.element.name}; found {error.found}")
+            wrong.append(f"{name}: expected {wanted.element.name}; found {error.found}")
             return None
-
-    def _check_keys(self, has_tensors: bool) -> None:
-        """Raise the error, or add the notes, about mismatched keys.
-
-        Args:
-            has_tensors: whether there is anything to fill.
-
-        Raises:
-            ModelError: a tensor is of another shape or kind; keys are missing or extra and this is not allowed; or no
-                key fits.
-        """
-        wrong = self._mismatches
-        missing = self._missing
-        extra = self._extra
-        wrong_lines = [f"wrong {line}" for line in wrong]
-        unmatched_lines = [*(f"missing {line}" for line in missing), *(f"extra {line}" for line in extra)]
-        head = (
-            f"the keys do not match the template: {len(missing)} missing, {len(extra)} extra, "
-            f"{len(wrong)} of another shape or kind"
-        )
-        if wrong:
-            lines = wrong_lines if self._partial else wrong_lines + unmatched_lines
-            raise ModelError(_message_with_lines(head, lines))
-        if unmatched_lines and not self._partial:
-            head += " (--partial, partial=True, allows missing and extra keys)"
-            raise ModelError(_message_with_lines(head, unmatched_lines))
-        if unmatched_lines and has_tensors and not self._fitting_count:
-            raise ModelError(_message_with_lines("no key of the .pt is in the template", unmatched_lines))
-        if missing:
-            keys = counted(len(missing), "key is missing and keeps", "keys are missing and keep")
-            self._note("warning", f"{keys} Lua's values: {_listed(missing)}")
-        if extra:
-            keys = counted(len(extra), "key does not exist in Lua and is", "keys do not exist in Lua and are")
-            self._note("warning", f"{keys} left out: {_listed(extra)}")
 
     # Values
 
@@ -507,24 +525,39 @@ class _Filling:
             model: the module.
             tensors: those of the `.pt` that fit, by key, which change.
         """
-        lua_tensors = model.expected.tensors
         for key, origin in model.expected.origins.items():
             param = origin.param
             if param is None or param.kind != "derived" or _counts_batches(key):
                 continue
             tensor = tensors.pop(key, None)
-            if not param.adds_to:  # it is computed: now, from Lua's old values, to see later what changed
-                self._derived.append(_DerivedTensor(model.label(key), origin, recomputed(origin), tensor))
+            if not param.adds_to:
+                from_old_values = recomputed(origin)  # with which `_update_derived` compares what follows from the new
+                self._derived.append(_DerivedTensor(model.label(key), origin, from_old_values, tensor))
             elif tensor is not None:
                 # Lua has one bias where PyTorch has two, whose sum it is: `adds_to` names the one with the sum.
                 key_of_sum = key.removesuffix(param.name) + param.adds_to
-                if key_of_sum not in lua_tensors:  # a layer without biases in Lua
-                    continue
-                # With `partial`, the first bias may be missing: then Lua's own is the other addend.
-                total = added(tensors.get(key_of_sum, lua_tensors[key_of_sum]), tensor)
-                if total is not None:  # else all of the second bias is 0
-                    tensors[key_of_sum] = total
-                    self._added_biases.append(model.label(key))
+                self._add_to_first_bias(model, key, tensor, key_of_sum, tensors)
+
+    def _add_to_first_bias(
+        self, model: _Model, key: str, second_bias: Tensor, key_of_sum: str, tensors: dict[str, Tensor]
+    ) -> None:
+        """Replace the first bias of a layer by the sum of both, which Lua has in its place.
+
+        Args:
+            model: the module.
+            key: of the second bias.
+            second_bias: that of the `.pt`.
+            key_of_sum: of the first bias.
+            tensors: those of the `.pt` that fit, by key, which change. With `partial`, the first bias may be missing:
+                then Lua's own is the other addend.
+        """
+        lua_tensors = model.expected.tensors
+        if key_of_sum not in lua_tensors:  # a layer without biases in Lua
+            return
+        total = added(tensors.get(key_of_sum, lua_tensors[key_of_sum]), second_bias)
+        if total is not None:  # else all of the second bias is 0
+            tensors[key_of_sum] = total
+            self._added_biases.append(model.label(key))
 
     def _update_derived(self) -> None:
         """Recompute what Lua stores although it follows from other tensors, which have their new values now."""

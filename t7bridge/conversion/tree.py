@@ -61,18 +61,15 @@ class Replacement:
     Attributes:
         value: the state dict; a `Fill` where its content is still to be converted.
         data: by name, values that go into the dict that holds the module, under `<its key>.<name>`.
-        is_data_placed: whether they are in the result, but for those of `unfit_names`; changed by `Tree.put`.
+        is_data_placed: whether they are in the result, but for those of `unfit_names`; set by `Tree.put`.
         unfit_names: the names of those that cannot be text in metadata, where that is their place; see `fits_metadata`.
-        is_merged: whether they are in the state dict itself; changed by `Tree.put`.
-        wrapper: the dict around the state dict and the data, `{state_dict, …}`, once there is one; made by `Tree.put`.
+            Set by `Tree.put`, too.
     """
 
     value: Any
     data: dict[str, Any] = field(factory=dict)
     is_data_placed: bool = False
     unfit_names: set[str] = field(factory=set)
-    is_merged: bool = False
-    wrapper: dict[str, Any] | None = None
 
 
 Replace = Callable[[TorchObject], Any]
@@ -128,25 +125,34 @@ def fits_metadata(value: Any) -> bool:
         if type(item) in SCALARS or id(item) in visited:
             continue
         visited.add(id(item))
-        if isinstance(item, (QuantizedTensor, SparseTensor, UntypedStorage)):
-            return False
-        if isinstance(item, Tensor):
-            has_elements = item.storage is not None or not item.numel
-            if item.numel > _MOST_NUMBERS or not has_elements or item.element.name.startswith("complex"):
+        if isinstance(item, _ARRAYS):
+            if not _is_small_and_real(item):
                 return False
-        elif isinstance(item, Storage):
-            if item.count > _MOST_NUMBERS or item.element.name.startswith("complex"):
-                return False
-        elif isinstance(item, python.NumpyArray):
-            if math.prod(item.shape) > _MOST_NUMBERS or item.dtype.code.startswith("c"):
-                return False
-            if isinstance(item.data, list):  # an array of objects
+            if isinstance(item, python.NumpyArray) and isinstance(item.data, list):  # an array of objects
                 stack += item.data
         elif isinstance(item, (set, frozenset)):
             stack += item
         else:  # containers and objects; other values have no entries
             stack += [inner for _, inner in entries(item)]
     return True
+
+
+_ARRAYS = (Tensor, Storage, python.NumpyArray, QuantizedTensor, SparseTensor, UntypedStorage)
+
+
+def _is_small_and_real(array: Any) -> bool:
+    """Return whether a tensor, storage or array of numpy has few elements, and these are real numbers or objects.
+
+    Quantized and sparse tensors and untyped storages have not.
+    """
+    if isinstance(array, Tensor):
+        has_elements = array.storage is not None or not array.numel
+        return has_elements and array.numel <= _MOST_NUMBERS and not array.element.name.startswith("complex")
+    if isinstance(array, Storage):
+        return array.count <= _MOST_NUMBERS and not array.element.name.startswith("complex")
+    if isinstance(array, python.NumpyArray):
+        return math.prod(array.shape) <= _MOST_NUMBERS and not array.dtype.code.startswith("c")
+    return False
 
 
 class Tree(Rebuilder):
@@ -165,6 +171,10 @@ class Tree(Rebuilder):
         self._unnamed_data = unnamed_data
         self._replacements: dict[int, Replacement] = {}
         """The replacements that have data to place, by the identity of the object replaced."""
+        self._merged: set[int] = set()
+        """The objects whose data are in the state dict itself, by identity."""
+        self._wrappers: dict[int, dict[str, Any]] = {}
+        """The dict around the state dict and the data of an object, `{state_dict, …}`, by identity."""
 
     def scalar(self, value: Any, path: Path | None, key: Any) -> Any:
         """Return Lua's scalar as Python's, wherever it is: whole numbers as integers, text as `str` if it is UTF-8."""
@@ -187,19 +197,21 @@ class Tree(Rebuilder):
         replacement = self._replacements.get(id(value)) if self._replacements else None
         if replacement is None:
             return
+        # What an earlier place of the module has put into the result is not repeated in the state dict or around it;
+        # beside the state dict it is, under the name of each place.
         if isinstance(target, dict) and isinstance(place, str):
-            if not replacement.is_merged:  # else the data are in the state dict already
+            if id(value) not in self._merged:
                 self._add_data(target, f"{place}.", replacement)
         elif self._unnamed_data == MERGED:
-            # Data that are in the result already, by an earlier place of the module, are not repeated.
             if not replacement.is_data_placed:
-                replacement.is_merged = True
+                self._merged.add(id(value))
                 self._add_data(result, "", replacement)
         elif self._unnamed_data == WRAPPED:
-            if replacement.wrapper is None:  # one wrapper for all places where the module is shared
-                replacement.wrapper = {"state_dict": result}
-                self._add_data(replacement.wrapper, "", replacement)
-            target[place] = replacement.wrapper
+            if id(value) not in self._wrappers:
+                wrapper = {"state_dict": result}
+                self._wrappers[id(value)] = wrapper
+                self._add_data(wrapper, "", replacement)
+            target[place] = self._wrappers[id(value)]
 
     def _add_data(self, target: dict[Any, Any], prefix: str, replacement: Replacement) -> None:
         """Convert the data of a module and add them to a dict, as `name~2` where the key `name` is taken.

@@ -170,6 +170,7 @@ def note_target(writer: PtWriter | LegacyPtWriter | PickleWriter, value: Any, re
     paths = paths_of(value, noted_values) if noted_values else {}
     for name, items in list(writer.left_out_names.items())[:_MOST_NOTES]:
         note_plain(name, items, paths, report)
+    note_more_plain(len(writer.left_out_names) - _MOST_NOTES, report)
     for name, item in list(writer.refused_names.items())[:_MOST_NOTES]:
         report.note(
             "info",
@@ -203,6 +204,13 @@ def note_plain(
         class_name=name[:_MOST_LETTERS],
         count=len(items),
     )
+
+
+def note_more_plain(count: int, report: Report) -> None:
+    """Note how many classes besides those with a note of their own have values that were written as plain data."""
+    if count > 0:
+        message = f"values of {counted(count, 'more class', 'more classes')} are written as plain data"
+        report.note("warning", message, loss="type", code="plain-data", count=count)
 
 
 def paths_of(value: Any, wanted: set[int]) -> dict[int, str]:

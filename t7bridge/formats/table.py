@@ -148,19 +148,21 @@ class Document:
         warn: Callable[[int], None] = lambda stacklevel: None,
         forget: Callable[[], None] = lambda: None,
     ) -> None:
+        """Keep what the reader of the format does when values, content or layout are asked for; nothing is read yet."""
         self.format = format
         self.source = source
+        # The reader may add to both while it reads the values, so that an empty one of its own is kept, too.
         self.metadata = metadata if metadata is not None else {}
-        self.described = ""
         self._notes = notes if notes is not None else []
-        # What the reader of the format does when it is asked for.
+        self.described = ""
+        """What the file is, where that is more than the format's title; set by the reader."""
         self._warn = warn
         self._load = load
         self._forget = forget
         self._content = content
         self._layout = layout
         self._roots: list[Any] | None = None
-        """The values; `None` until they are read."""
+        """The values that `_load` has returned; `None` until they are read, and again after `forget`."""
         self._has_been_read = False
         """Whether the values were read once; `forget` may have released them since."""
 
@@ -213,7 +215,8 @@ class Document:
         """
         whole = self.content
         self._roots = [part]
-        self._load = lambda: [part]
+        self._load = lambda: [part]  # also after `forget`
+        # Of our contents only a `T7File` can be that of a part.
         self._content = lambda: whole.part(part) if hasattr(whole, "part") else whole
 
     def warn(self, stacklevel: int = 2) -> None:

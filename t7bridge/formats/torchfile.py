@@ -196,11 +196,9 @@ def _common_entries(path: Path, table: Table, other: dict[Any, Any], faults: lis
         faults: receives what is noted.
     """
     entries = []
-    # In Python True is 1 and False is 0: beside a boolean among the keys, 0 and 1 may be missing.
-    zeros_and_ones = {key for key in table.raw_keys if isinstance(key, (bool, float)) and key in (0, 1)}
-    has_boolean = any(isinstance(key, bool) for key in zeros_and_ones)
+    has_boolean = any(isinstance(key, bool) for key in table.raw_keys)
     for key, value in table.raw_items():
-        # Booleans are left out as keys, and beside one also the numbers that it may have replaced.
+        # Booleans are left out as keys, and beside one also 0 and 1: in Python's dict one may have replaced the other.
         if not isinstance(key, (float, bytes)) or (has_boolean and key in (0, 1)):
             continue
         if key in other:

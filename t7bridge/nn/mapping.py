@@ -516,11 +516,17 @@ class Plan:
     parameters: frozenset[str] = frozenset()
 
 
-def end_of(spec: ModuleSpec, last: bool = False) -> ModuleSpec:
-    """Return the first or last module of a Sequential, which is no Sequential itself; of another module the module."""
+def first_module_in(spec: ModuleSpec) -> ModuleSpec:
+    """Return the module that a Sequential applies first, however deep Sequentials are in it; of others the module."""
     while spec.target == SEQUENTIAL and spec.children:
-        children = spec.children.values()
-        spec = next(reversed(children)) if last else next(iter(children))
+        spec = next(iter(spec.children.values()))
+    return spec
+
+
+def last_module_in(spec: ModuleSpec) -> ModuleSpec:
+    """Return the module that a Sequential applies last, however deep Sequentials are in it; of others the module."""
+    while spec.target == SEQUENTIAL and spec.children:
+        spec = next(reversed(spec.children.values()))
     return spec
 
 

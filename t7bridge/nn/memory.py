@@ -16,7 +16,7 @@ from functools import cache
 from attrs import field
 
 from ..data import define
-from .mapping import GraphNode, ModuleSpec, end_of, specs_in
+from .mapping import GraphNode, ModuleSpec, last_module_in, specs_in
 from .registry import traits_of
 from .walk import FLOW_ERRORS, Domain, Flow, sequence
 
@@ -407,7 +407,7 @@ class Calls(Domain[Value]):
 
 def _makes_new(spec: ModuleSpec) -> bool:
     """Return whether a module certainly returns memory of its own, not needed for gradients: layers with weights do."""
-    spec = end_of(spec, last=True)
+    spec = last_module_in(spec)
     is_layer = _is_of_torch(spec) and not spec.children
     has_weight = spec.obj is not None and "weight" in spec.obj
     return is_layer and has_weight and not traits_of(spec.target).shares_memory

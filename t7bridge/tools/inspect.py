@@ -14,7 +14,7 @@ from ..conversion.inputs import Inputs
 from ..conversion.options import INPUT_SHAPE, JSON, LIMITS, PART, flag, option, takes, verb
 from ..data import collector_paused, define, hooks
 from ..errors import LimitError, ModelError, about_file
-from ..formats.table import Document
+from ..formats.table import Document, one_or_list
 from ..graph.lua import LuaFunction, Table, TdsHash, TdsVec, TorchObject, Value
 from ..graph.python import PythonObject
 from ..graph.storage import Storage
@@ -119,7 +119,7 @@ def _summary_of(document: Document, request: Inspect) -> Summary:
     if blocks:
         _add_layers(summary, models, blocks, request)
     if request.statistics:
-        summary.tensors = _statistics(blocks, value)
+        _add_statistics(summary, blocks, value)
     summary.others, summary.hidden = _content_outside_models(value, request.at or "root", skip_tensors=bool(blocks))
     return summary
 
@@ -308,21 +308,25 @@ def _torch_class(block: Block) -> str:
     return block.title
 
 
-def _statistics(blocks: list[Block], value: Value) -> list[TensorRow]:
-    """Return the table of statistics: of a model's weights by their keys, or of all tensors by their paths.
+def _add_statistics(result: Summary, blocks: list[Block], value: Value) -> None:
+    """Add the table of statistics: of a model's weights by their keys, or of all tensors by their paths.
+
+    The header counts those that it leaves out: views of one storage may be very many, and each is read.
 
     Args:
+        result: the summary.
         blocks: with the weights; without any in them, all tensors of the value count.
         value: what the summary is about.
     """
     tensors = [(weight.key, weight.tensor) for block in blocks for weight in block.weights]
     if not tensors:
         tensors = [(visit.text(), visit.value) for visit in walk(value) if isinstance(visit.value, Tensor)]
-    rows: list[TensorRow] = []
     for key, tensor in tensors[:_MOST_STATISTICS]:
         statistics = statistics_of(tensor) if tensor.numel else {}
-        rows.append(TensorRow(key, tensor.shape, tensor.element.name, statistics))
-    return rows
+        result.tensors.append(TensorRow(key, tensor.shape, tensor.element.name, statistics))
+    count_without = len(tensors) - _MOST_STATISTICS
+    if count_without > 0:
+        result.header["tensors without statistics"] = count_without
 
 
 def _content_outside_models(value: Value, path: str, skip_tensors: bool) -> tuple[list[tuple[str, str]], int]:
@@ -514,11 +518,11 @@ def _model_facts(blocks: list[Block], shapes: Shapes) -> dict[str, Any]:
 def outline_lines(
     source: Readable, at: str | None, depth: int | None, items: int | None, limits: Limits
 ) -> Iterator[str]:
-    """Yield the outline of the values of a file, or of what is at a path in the first.
+    """Yield the outline of the values of a file, or of what is at a path.
 
     Args:
         source: a path, bytes, or a binary file object.
-        at: the path; `None` for all values.
+        at: the path, `root[1]` for the second of several values; `None` for all values.
         depth: levels that are shown; `None` or 0 for `OUTLINE_DEPTH`.
         items: entries of each container that are shown; `None` or 0 for `OUTLINE_ITEMS`.
         limits: resource limits.
@@ -529,7 +533,7 @@ def outline_lines(
     values = load_all(source, limits=limits)
     if at:
         with about_file(str(source)):
-            values = [Path.parse(at).get(values[0])]
+            values = [Path.parse(at).get(one_or_list(values))]
     for number, value in enumerate(values, 1):
         if len(values) > 1:
             yield f"value {number} of {len(values)}"

@@ -430,7 +430,7 @@ def _scan_pt(source: ByteSource | str, limits: Limits, report: ScanReport) -> No
     if any(name.endswith(RECORD_MEMBER) for name in reader.members):
         from ..conversion.records import original_t7
 
-        restored, _has_record = original_t7(reader, limits)
+        restored = original_t7(reader, limits)
         if restored is not None:
             _add_functions_and_foreign(restored.roots, report)
 
@@ -476,7 +476,7 @@ def _scan_t7(source: ByteSource, limits: Limits, report: ScanReport) -> None:
     if content.has_pt_record:
         from ..conversion.records import original_pt
 
-        original = original_pt(content, limits, forbid=False)
+        original = original_pt(content, limits, forbid=False)  # names are judged here, not refused
         if original is not None:
             runs_code_by_name = {}
             for name in original.foreign:

@@ -8,7 +8,7 @@ PyTorch runs the model on its meta device, which allocates no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..conversion.inputs import Inputs, parse_inputs
@@ -71,20 +71,22 @@ class Shapes:
         output: of its output.
         source: their origin, in words.
         is_guess: whether they are for an input that only the layers suggest.
-        values: of input and output, where they were inferred or computed; `None` where unknown.
+        input_value: of its input, where it was inferred or stated; `None` where unknown.
+        output_value: of its output, where it was inferred, computed or recorded; `None` where unknown.
     """
 
     input: str = ""
     output: str = ""
     source: str = ""
     is_guess: bool = False
-    values: tuple[Value, Value] = (None, None)
+    input_value: Value = None
+    output_value: Value = None
 
     @property
     def sizes(self) -> dict[str, list[Any]]:
         """Sizes of each tensor of `input` and `output`, if known: in lists as the tensors are, `None` if one is not."""
         sizes = {}
-        for name, value in zip(("input", "output"), self.values):
+        for name, value in (("input", self.input_value), ("output", self.output_value)):
             if value:
                 sizes[name] = _sizes(value)
         return sizes
@@ -138,7 +140,7 @@ def infer(blocks: list[Block]) -> Shapes:
     best = _best_guess(blocks, is_recorded)
     if best is None:
         source = "of the last forward before the file was saved" if is_recorded else ""
-        return Shapes(output=shape_text(root.shape), source=source, values=(None, [*root.shape]))
+        return Shapes(output=shape_text(root.shape), source=source, output_value=[*root.shape])
     model_input, trial = best
     for block in blocks:
         if not block.shape and block.kind != "end":
@@ -146,10 +148,32 @@ def infer(blocks: list[Block]) -> Shapes:
     source = "as recorded by the last forward"
     if not is_recorded:
         source = f"for an input of {_text(model_input)}, {_GUESS}"
-    # A block has no shape where its output is a list with an unknown element, or lists in it.
-    output = shape_text(root.shape) or _text(trial.output)
-    values = (model_input, [*root.shape] or trial.output)
-    return Shapes(_text(model_input), output, source, is_guess=not is_recorded, values=values)
+    output = _output_of_model(root, trial.output)
+    return Shapes(
+        _text(model_input),
+        _text(output),
+        source,
+        is_guess=not is_recorded,
+        input_value=model_input,
+        output_value=output,
+    )
+
+
+def _output_of_model(root: Block, inferred: Value) -> Value:
+    """Return the shapes of a model's output: those of its block, or inferred ones where the block has not all.
+
+    It has the first of many, and none where the output is a list with an unknown element, or lists in it.
+
+    Args:
+        root: the block of the model.
+        inferred: the output by the declared rules; `None` if they leave it open.
+    """
+    if not root.shape:
+        return inferred
+    is_list_of_shapes = isinstance(inferred, list) and all(isinstance(item, tuple) for item in inferred)
+    if is_list_of_shapes and len(inferred) > len(root.shape):
+        return inferred
+    return [*root.shape]
 
 
 def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluation] | None:
@@ -161,12 +185,13 @@ def _best_guess(blocks: list[Block], is_recorded: bool) -> tuple[Value, Evaluati
     """
     best: tuple[Value, Evaluation] | None = None
     fewest_doubts = 0
-    trial = evaluate(blocks, None)  # with an unknown input, to find the layers that it enters
-    for likely_input in _likely_inputs(blocks, trial.entered):
+    with_unknown_input = evaluate(blocks, None)  # finds the layers that the input enters
+    steps_left = with_unknown_input.steps_left
+    for likely_input in _likely_inputs(blocks, with_unknown_input.entered):
         # What one trial leaves of its steps bounds the next: the work of all together is limited.
-        model_input, trial = _evaluated_with_fitting(blocks, likely_input, trial.steps_left)
-        has_run_out = trial.steps_left < 0
-        if has_run_out:
+        model_input, trial = _evaluated_with_fitting(blocks, likely_input, steps_left)
+        steps_left = trial.steps_left
+        if steps_left < 0:
             break
         if trial.failed or (is_recorded and not _agrees_with_recorded(blocks, trial)):
             continue
@@ -218,31 +243,64 @@ def _for_input(module: TorchObject, path: str, wanted: Inputs, blocks: list[Bloc
         ModelError: the model does not accept such an input, or none can be guessed.
         UnsupportedError: the rules leave a shape open, and PyTorch is not installed.
     """
-    is_guess = wanted in ("guess", ("guess",))
+    is_guess = wanted in ("guess", ("guess",))  # the command line has a tuple of all texts
     candidates: list[Examples] = []
     if is_guess:
         candidates += [Example("", shape) for shape in _guessed_inputs(blocks)]
     else:
         candidates.append(parse_inputs(wanted, limits=limits))
-    problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
-    for inputs in candidates:
-        try:
-            outputs = _outputs_of_modules(module, path, inputs, blocks, limits)
-        except ModelError as error:
-            problem = error  # raised below if this was the last candidate
-            continue
-        _set_shapes(blocks, outputs)
-        text = inputs_text(inputs, "×")
-        source = f"for an input of {text}"
-        if is_guess:
-            source += f", {_GUESS}"
-        root = blocks[0]
-        return Shapes(text, shape_text(root.shape), source, is_guess, values=(inputs, [*root.shape]))
-    raise problem
+    accepted = _first_accepted(candidates, module, path, blocks, limits)
+    _set_shapes(blocks, accepted.outputs)
+    text = inputs_text(accepted.inputs, "×")
+    source = f"for an input of {text}"
+    if is_guess:
+        source += f", {_GUESS}"
+    output = _output_of_model(blocks[0], accepted.model_output)
+    return Shapes(text, _text(output), source, is_guess, input_value=accepted.inputs, output_value=output)
 
 
 Outputs = list[tuple[Shape, ...]]
 """The sizes of each tensor that each block that is no end returns, in the order of the blocks; none if unknown."""
+
+
+@define(eq=False)
+class _Accepted:
+    """An input that a model accepts, and what it returns for it.
+
+    Attributes:
+        inputs: the input: an example of a tensor, or a list of these.
+        outputs: those of the modules; of a long list the first.
+        model_output: that of the model by the declared rules; `None` if they leave it open.
+    """
+
+    inputs: Examples
+    outputs: Outputs
+    model_output: Value
+
+
+def _first_accepted(
+    candidates: list[Examples], module: TorchObject, path: str, blocks: list[Block], limits: Limits
+) -> _Accepted:
+    """Return the first of some inputs that a model accepts, with the outputs of its modules for it.
+
+    Args:
+        candidates: the inputs.
+        module: the model.
+        path: its path in the file.
+        blocks: the model's.
+        limits: resource limits.
+
+    Raises:
+        ModelError: it accepts none, as the error for the last one says; or there is none.
+        UnsupportedError: the rules leave an output open, and PyTorch is not installed.
+    """
+    problem = ModelError("the input's shape cannot be guessed", hint="State it: --input-shape 1x3x224x224.")
+    for inputs in candidates:
+        try:
+            return _accepted(inputs, module, path, blocks, limits)
+        except ModelError as error:
+            problem = error
+    raise problem
 
 
 def _set_shapes(blocks: list[Block], outputs: Outputs) -> None:
@@ -258,15 +316,14 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.kind != "end"]
 
 
-def _outputs_of_modules(
-    module: TorchObject, path: str, inputs: Examples, blocks: list[Block], limits: Limits
-) -> Outputs:
-    """Return the outputs of a model's modules: by the declared rules, and by a run where these leave one open.
+def _accepted(inputs: Examples, module: TorchObject, path: str, blocks: list[Block], limits: Limits) -> _Accepted:
+    """Return an input with the outputs of a model's modules: by the declared rules, and by a run where these leave one
+    open.
 
     Args:
+        inputs: the input.
         module: the model.
         path: its path in the file.
-        inputs: its input: an example of a tensor, or a list of these.
         blocks: the model's.
         limits: resource limits.
 
@@ -278,12 +335,13 @@ def _outputs_of_modules(
     trial = evaluate(blocks, _shapes_of_inputs(inputs))
     by_rules = [() if trial.failed else trial.shapes(block) for block in modules]
     if all(by_rules):
-        return by_rules
+        return _Accepted(inputs, by_rules, trial.output)
     require_torch()
     from ..torchmodules.build import output_shapes
 
     by_run = output_shapes(module, path, inputs, limits)  # by the keys of modules, on the meta device
-    return [shapes or by_run.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
+    outputs = [shapes or by_run.get(block.key, ()) for block, shapes in zip(modules, by_rules)]
+    return _Accepted(inputs, outputs, trial.output)
 
 
 def _shapes_of_inputs(inputs: Examples) -> Value:
@@ -379,21 +437,27 @@ class Evaluation(Kinds):
         Returns:
             `ANY` if it is unknown.
         """
-        rule = traits_of(spec.target).output
         if self._depth > _DEEPEST:  # each level of the model takes calls of Python
             return ANY
+        rule = traits_of(spec.target).output
         if kind.origin is not None:
             self._note_entered(spec, kind.origin)
-            if rule is same:  # the output is as unknown as the input, and still that element for the next layer
+            # An output of the input's shape is as unknown, and counts as that element for the next layer.
+            if rule is same:
                 return kind
         self._depth += 1
-        output = super().visit(spec, kind)
+        output = super().visit(spec, kind)  # an error, where a layer refuses its input, ends the evaluation
         self._depth -= 1
-        if rule is fold and output.shape is not None:  # a sum or product: all terms have the shape of the result
-            for item in kind.items or ():
-                if item.origin is not None:
-                    self.fitting_shapes[item.origin] = output.shape
+        is_sum_or_product = rule is fold
+        if is_sum_or_product and output.shape is not None:
+            self._note_fitting(kind.items or (), output.shape)
         return output
+
+    def _note_fitting(self, terms: Iterable[Kind], shape: Shape) -> None:
+        """Note in `fitting_shapes` that unknown elements of the input, terms of a sum or product, have its shape."""
+        for term in terms:
+            if term.origin is not None:
+                self.fitting_shapes[term.origin] = shape
 
     def _note_entered(self, spec: ModuleSpec, origin: tuple[int, ...]) -> None:
         """Note in `entered` that the input, or an element of it, enters a module: the first one that determines it."""
@@ -516,7 +580,10 @@ def _text(value: Value) -> str:
         return extents(value)
     if not isinstance(value, list):
         return "?"
-    return ", ".join(f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:_SHOWN_SHAPES])
+    texts = [f"({_text(item)})" if isinstance(item, list) else _text(item) for item in value[:_SHOWN_SHAPES]]
+    if len(value) > _SHOWN_SHAPES:
+        texts.append("…")
+    return ", ".join(texts)
 
 
 def _agrees_with_recorded(blocks: list[Block], trial: Evaluation) -> bool:

@@ -475,7 +475,7 @@ class _TorchComparer:
     def _pairs_inside(self, path: Path, mine: Any, theirs: Any) -> Iterable[tuple[Any, Any, Any]]:
         """Return the pairs in two containers, each with its key, in order.
 
-        None, and a difference is added, if their kinds or lengths differ.
+        If their kinds or lengths differ, that is added as a difference, and there are no pairs.
 
         Items of dicts are paired by their order, which both readers have from one pickle; keys are not compared.
 
@@ -854,7 +854,8 @@ class Sides:
             document: the file.
             goals: the formats: that of the only file of named tensors, or those of both.
         """
-        # Arrays that were numbers stay arrays in a format without numbers: it is the target if one of two is such.
+        # Of two formats the target is one without numbers, if there is such, in which arrays that were numbers stay
+        # arrays. `FORMATS` says so of each; in `goals`, `numbers` is that of both.
         without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
         target = without_numbers[0] if without_numbers else goals[0].name
         is_named = document.spec.values == formats.NAMED
@@ -892,8 +893,8 @@ class Sides:
         note_texts(Written(0, 0, without_room), named, goal, report)
         strings = {name: text for name, text in named.metadata.items() if name not in without_room}
         tensors = {".".join(steps): tensor for steps, tensor in named.tensors.items()}
-        # Two names may be one when they are joined: "a.b", and "b" in a group "a". Then all are JSON pointers, in which
-        # no two are one. If the other file has no such pair, its names are others then: but it lacks a tensor anyway.
+        # Two names may be one when they are joined: "a.b", and "b" in a group "a". Then all are JSON pointers, of which
+        # no two are one. Those of the other file are, too, unless it lacks one of the pair, and differs anyway.
         if len(tensors) < len(named.tensors):
             tensors = {_pointer(steps): tensor for steps, tensor in named.tensors.items()}
         return tensors, strings

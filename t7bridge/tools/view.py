@@ -66,7 +66,7 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
     Args:
         blocks: all of them, each before those inside it.
     """
-    numbers: dict[object, int] = {}
+    number_by_appearance: dict[object, int] = {}
     appearances: dict[int, int] = {}
     """The number of the appearance of each block, by its id: the same for blocks that look the same."""
     folds: dict[int, list[Fold]] = {}
@@ -74,7 +74,7 @@ def folds_of(blocks: list[Block]) -> dict[int, list[Fold]]:
         inside = [appearances[id(inner)] for inner in block.inside]
         flows = tuple((flow.start, flow.end, flow.label) for flow in block.flows)
         appearance = (block.title, block.class_name, block.kind, block.mark, *block.lines, tuple(inside), flows)
-        appearances[id(block)] = numbers.setdefault(appearance, len(numbers))
+        appearances[id(block)] = number_by_appearance.setdefault(appearance, len(number_by_appearance))
         runs = _runs_in_container(block, inside)
         if runs:
             folds[id(block)] = runs
@@ -211,7 +211,10 @@ class _Surroundings:
             self._leaving[flow.start].append(flow)
         # Of each node, what tells in most cases that it has the flows of another: see `flows_to_next_repetition`.
         self._distances: list[object] = []
-        """How far from each node its flows come, with their labels, and how far they go."""
+        """How far from each node its flows come, with their labels, and how far those go that leave it.
+
+        A label is compared where its flow ends.
+        """
         self._lowest: list[int] = []
         self._highest: list[int] = []
         """The lowest and the highest number of each node and those that flows connect with it."""
@@ -236,8 +239,8 @@ class _Surroundings:
         second = run.repetition(1)
         stop = run.blocks.stop
         for node in range(second.start, stop):
-            before = node - run.period
-            # Most nodes have the flows of the node before, and all inside the run: these need no closer look.
+            before = node - run.period  # the same node in the repetition before
+            # Most nodes have the flows of that node, and all inside the run: these need no closer look.
             is_alike = self._distances[node] == self._distances[before]
             is_inside = run.start <= self._lowest[before] and self._highest[node] < stop
             if not (is_alike and is_inside) and not self._has_flows_of_repetition_before(run, node):
@@ -252,15 +255,18 @@ class _Surroundings:
             run: the run.
             node: of the second repetition or a later one.
         """
+        # Flows inside the run: from the node's own repetition, and from earlier ones.
         within, from_earlier = self._flows_inside(run, node)
         within_before, from_earlier_before = self._flows_inside(run, node - run.period)
         if within != within_before:
             return False
         # The first repetition has no earlier one, so that the second is not compared with it.
-        if node >= run.repetition(2).start and from_earlier != from_earlier_before:
+        is_in_second = node < run.repetition(2).start
+        if not is_in_second and from_earlier != from_earlier_before:
             return False
-        # From and to other nodes: the same node in this repetition and the two before. The first repetition takes the
-        # input of the run, and the last returns its output, so that these are not asked.
+        # Flows from and to nodes outside the run: those of the same node in this repetition and the two before have to
+        # be equally far from one another. The first repetition takes the input of the run, and the last returns its
+        # output: these flows may be different ones.
         same_nodes = range(node - 2 * run.period, node + 1, run.period)
         start_of_second = run.repetition(1).start
         start_of_last = run.repetition(run.count - 1).start

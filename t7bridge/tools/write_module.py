@@ -372,8 +372,8 @@ def _sampling_of(
         return None
     if is_stateful:
         return Sampling(tokens, index_base, states=None)  # the model begins with a state of its own
-    inputs, outputs = infer(blocks).values  # the shapes of the model; those of the blocks are set besides
-    states = _state_shapes(inputs, outputs, output_count)
+    shapes = infer(blocks)  # which sets those of the blocks, too: they are not needed
+    states = _state_shapes(shapes.input_value, shapes.output_value, output_count)
     return None if states is None else Sampling(tokens, index_base, states)
 
 

@@ -175,7 +175,8 @@ def _parameter(value: Any) -> Any:
 
 def _is_escaped(text: str) -> bool:
     """Return whether all surrogates in a text are those of `surrogateescape`: U+DC80 to U+DCFF."""
-    return all(not 0xD800 <= ord(char) <= 0xDFFF or 0xDC80 <= ord(char) <= 0xDCFF for char in text)
+    surrogates = [ord(char) for char in text if 0xD800 <= ord(char) <= 0xDFFF]
+    return all(0xDC80 <= surrogate <= 0xDCFF for surrogate in surrogates)
 
 
 def _row_of(record: Record) -> list[Any]:

@@ -288,7 +288,7 @@ def make_plan(
     if names.has_wanted_names:  # otherwise no name is chosen
         for output in journal.outputs():  # those of gone inputs, too: these files are still there
             names.reserve(output)
-    # An input that failed as a foreign file was in the way is retried by comparing both; `force` replaces the file.
+    # An input that failed because of a foreign file is retried by comparing its output with that file.
     existing = _ExistingFiles(journal, folder, settings, compares_foreign=retry_failed, force=force)
     for fresh_inputs in batches(journal.fresh()):
         planner.plan_fresh(fresh_inputs, existing)
@@ -331,7 +331,7 @@ class _Planner:
             updated = self._updated(recorded, present)
             if updated.status == FAILED and retry_failed:
                 updated = evolve(updated, status=PLANNED)
-            if updated == recorded:  # also what an interrupted run has planned as it is now, and not come to
+            if updated == recorded:  # also an input that an interrupted run has planned, and not come to: it stays so
                 continue
             if updated.status == PLANNED:
                 fresh.append((present, recorded.output))
@@ -354,7 +354,8 @@ class _Planner:
         has_same_stamp = recorded.stamp == present.stamp and present.bytes in (0, recorded.bytes)
         if not has_same_stamp:
             updated = evolve(updated, bytes=present.bytes, stamp=present.stamp)
-            if recorded.status != PLANNED and not _has_same_content(present, recorded):
+            has_outcome = recorded.status != PLANNED  # of content that it may no longer have
+            if has_outcome and not _has_same_content(present, recorded):
                 self.plan.changed.add(recorded.name)
                 return evolve(updated, status=PLANNED)
         if recorded.status == DONE and self.folder.size(recorded.output) != recorded.output_bytes:
@@ -450,7 +451,7 @@ def _has_same_content(present: Record, recorded: Record) -> bool:
 
 
 def _has_suffix(output: str, suffix: str) -> bool:
-    """Return whether an output that there was in earlier runs has a name of its present format.
+    """Return whether the name that an output had in earlier runs fits the format that it is to have now.
 
     Args:
         output: the name; empty if there was none.
@@ -545,9 +546,9 @@ def _check_links(journal: Journal, sources: Sequence[str], folder: Folder) -> No
 
     @lru_cache(_FOLDERS_CHECKED)
     def is_in_source(subfolder: str) -> bool:
-        """Return whether a subfolder of the output folder is in a source; empty for the output folder itself.
+        """Return whether a subfolder is a source or in one; an empty text is the output folder itself.
 
-        What links do not lead out of the output folder is in none, although the folder may be inside one.
+        The output folder may be inside a source: only sources that links lead to, or that it contains, count.
         """
         place = join(folder.place, subfolder) if subfolder else folder.place
         return is_inside(place, roots, outside_of=own)

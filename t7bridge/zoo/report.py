@@ -378,7 +378,7 @@ def write_reports(report: ZooReport, folder: Folder) -> None:
     page = template.replace("/*DATA*/", _json(data).replace("<", "\\u003c"), 1)
     with folder.writer("report.html") as file:
         file.write(page.encode("utf-8", "backslashreplace"))
-    # Those of an earlier run with more files.
+    # Pages of an earlier run with more files are removed.
     number = 1 if _has_one_page(report) else len(pages.counts) + 1
     while folder.remove_file(_page_name(number)):
         number += 1

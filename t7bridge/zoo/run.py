@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -166,14 +165,15 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         settings: of each conversion.
         journal: that of the output folder, which has the outcomes of earlier runs, and gets those of this one.
     """
-    with ExitStack() as at_end, ExitStack() as worker_stack:
-        start_workers = partial(_start_workers, worker_stack, request, folder, settings, places)
+    # The workers end before what is left to do at the end, also if the run is interrupted.
+    with ExitStack() as at_end, closing(_Workers(request, folder, settings, places)) as workers:
         restart = _needs_restart(journal, settings, request.force)
         all_are_new = restart or journal.is_empty()
-        engine = start_workers() if all_are_new else None  # they start while the plan is made
+        if all_are_new:
+            workers.start()  # they get ready while the plan is made
         plan = _plan(request, places, folder, settings, journal, restart)
         files, size = journal.plan_work(_LARGE_BYTES, request.max_files)
-        at_end.callback(folder.store_journal)  # after the reports, and also if the run is interrupted
+        at_end.callback(folder.store_journal)
         if files:
             # Before the first output: a later run knows which files are those of this one, however it ends.
             folder.store_journal()
@@ -183,8 +183,8 @@ def _convert(request: Zoo, places: Sequence[str], folder: Folder, settings: Sett
         progress = Progress(files, size)
         with _Run(journal, folder, progress, request.on_file, request.on_progress) as run:
             if files:
-                run.convert_all(engine or start_workers())
-            worker_stack.close()  # before the report: the workers end, and their leftovers are removed
+                run.convert_all(workers.start())
+            workers.close()  # while the last outcomes are recorded
         report = summarize(folder.place, journal.copy(), settings.output_options(), plan.left_out)
         _add_this_run(report, progress)
         write_reports(report, folder)
@@ -198,28 +198,46 @@ def _add_this_run(report: ZooReport, progress: Progress) -> None:
     report.now = dict(progress.counts)
 
 
-def _start_workers(
-    worker_stack: ExitStack, request: Zoo, folder: Folder, settings: Settings, inputs: Iterable[str]
-) -> Engine:
-    """Start the workers.
+@define(eq=False)
+class _Workers:
+    """The workers of a run: the engine that it uses, from its start to its end.
 
-    Args:
-        worker_stack: ends them when it is closed, and then removes what killed ones have left in the output folder.
+    Attributes:
         request: that of the run.
         folder: the output folder.
         settings: of each conversion.
         inputs: paths, patterns and URLs of the inputs.
     """
-    engine = open_engine(
-        request.engine,
-        settings,
-        (folder.place, *inputs),
-        workers=request.workers,
-        timeout=request.timeout,
-        scheduler=request.scheduler,
-    )
-    worker_stack.callback(folder.sweep)  # a stack is closed from its end: after the workers
-    return worker_stack.enter_context(closing(engine))
+
+    request: Zoo
+    folder: Folder
+    settings: Settings
+    inputs: Sequence[str]
+    _engine: Engine | None = None
+
+    def start(self) -> Engine:
+        """Return the engine; start it unless it is running."""
+        if self._engine is None:
+            self._engine = open_engine(
+                self.request.engine,
+                self.settings,
+                (self.folder.place, *self.inputs),
+                workers=self.request.workers,
+                timeout=self.request.timeout,
+                scheduler=self.request.scheduler,
+            )
+        return self._engine
+
+    def close(self) -> None:
+        """End the engine if it is running, and remove what killed workers have left in the output folder."""
+        if self._engine is None:
+            return
+        engine = self._engine
+        self._engine = None
+        try:
+            engine.close()
+        finally:
+            self.folder.sweep()
 
 
 def _settings(request: Zoo) -> Settings:

@@ -142,6 +142,8 @@ def _convert(record: Record, settings: Settings, source: str) -> None:
         elif settings.flush:
             flush_to_disk(target)
         if settings.draw:
+            # Before an output in a store is uploaded: an input that fails, as when drawing it takes too long, uploads
+            # none.
             _draw(record, settings, source, picture_of(place))
     # Here an output in a store is uploaded.
     record.output_hash, record.output_bytes = hash_and_size
@@ -265,9 +267,9 @@ def _prove(record: Record, settings: Settings, source: str) -> None:
         proof = try_proof(source, limits=settings.limits)
         note = proof.note()
         record.notes.append([note.level, note.path, note.message, note.loss])
-        if proof.exit_code:
+        if proof.unexplained:  # layers differ that no update of the weights explains
             record.proof = "differs"
-        elif proof.agreeing():
+        elif proof.agreeing():  # empty if no layer could be compared
             record.proof = "agrees"
     except MemoryError:
         _add_note(record, f"{NOTE}not possible: out of memory")
@@ -310,16 +312,13 @@ def _differences(settings: Settings, source: str, target: str) -> list[str]:
         source: path of the input.
         target: path of the output.
     """
-    # The module of a format has `differences` if those who define the format have a library that reads it: the output
-    # is read by that.
-    has_own_library = settings.to is not None and hasattr(home(settings.to), "differences")
-    if has_own_library:
+    if _is_read_by_own_library(settings.to):
         from ..conversion.targets import differences
 
         return differences(source, target, settings.limits, **settings.options)
     has_edits = not _EDITS.isdisjoint(settings.options)
     if has_edits and not _are_lua(source, target, settings.limits):
-        # The input is changed alike before both are compared.
+        # The tensors of the input, with the new names and types, are compared with those of the output.
         from ..conversion.targets import edited_differences
 
         return edited_differences(source, target, settings.limits, **settings.options)
@@ -329,6 +328,17 @@ def _differences(settings: Settings, source: str, target: str) -> list[str]:
     compact = settings.options.get("compact", False)
     report = verify(source, target, independent=True, compact=compact, limits=settings.limits)
     return [str(difference) for difference in report.differences]
+
+
+def _is_read_by_own_library(target_format: str | None) -> bool:
+    """Return whether outputs are verified with the library of those who define their format.
+
+    The module of such a format has a function `differences`; see `formats/table.py`.
+
+    Args:
+        target_format: the name of the format; `None` if it follows from each input: `.pt` and `.t7` have none.
+    """
+    return target_format is not None and hasattr(home(target_format), "differences")
 
 
 def _add_note(record: Record, message: str) -> None:
@@ -729,7 +739,7 @@ class LocalEngine(Engine):
         """Replace a dead worker, and mark the file that it was working on as failed; the others it had are given again.
 
         Returns:
-            The file; `None` if it had none, or if it was killed when it had just finished the file that took too long.
+            The file; `None` if it had none, or if it was killed for a file that took too long, but just finished it.
 
         Raises:
             T7BridgeError: the worker died before it was ready, as every other would.
@@ -743,12 +753,13 @@ class LocalEngine(Engine):
         self._workers[self._workers.index(worker)] = _Worker(self._settings, self._answers)
         if not worker.jobs:
             return None
-        is_innocent = worker.late_file is not None and worker.late_file is not worker.jobs[0]
-        failed = None if is_innocent else worker.jobs.popleft()
+        was_killed_as_late = worker.late_file is not None
+        has_finished_late_file = was_killed_as_late and worker.late_file is not worker.jobs[0]
+        failed = None if has_finished_late_file else worker.jobs.popleft()
         self._next_jobs.extendleft(reversed(worker.jobs))  # `extendleft` reverses them again
         if failed is None:
             return None
-        return self._fail(failed, cause, was_late=worker.late_file is not None)
+        return self._fail(failed, cause, was_late=was_killed_as_late)
 
     def _fail(self, job: Record, cause: str, *, was_late: bool) -> Record:
         """Mark the file at which a worker died as failed; return it.
@@ -783,8 +794,6 @@ _engines: dict[int, tuple[tuple[str, float | None], LocalEngine]] = {}
 def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     """Convert a group of files on a machine of the cluster, in the worker process of the thread that it runs in.
 
-    The worker process stays for the next group, unless that has other settings.
-
     Args:
         settings: of each conversion, as a line of JSON.
         timeout: time limit for one file, in seconds.
@@ -793,17 +802,24 @@ def convert_group(settings: str, timeout: float | None, jobs: str) -> str:
     Returns:
         The files with their outcomes, as such a line.
     """
-    thread = threading.get_ident()
-    needed = (settings, timeout)
-    existing, engine = _engines.get(thread, (None, None))
-    if engine is None or existing != needed:
-        if engine is not None:
-            engine.close()
-        engine = LocalEngine(Settings.from_json(settings), workers=1, timeout=timeout)
-        _engines[thread] = needed, engine
+    engine = _engine_of_this_thread(settings, timeout)
     # The engine yields `None`, too, while nothing is finished.
     outcomes = [job for job in engine.run(from_line(jobs)) if job is not None]
     return to_line(outcomes)
+
+
+def _engine_of_this_thread(settings: str, timeout: float | None) -> LocalEngine:
+    """Return the engine with one worker process that earlier groups have left, or a new one for other settings."""
+    thread = threading.get_ident()
+    needed = (settings, timeout)
+    existing, engine = _engines.get(thread, (None, None))
+    if engine is not None and existing == needed:
+        return engine
+    if engine is not None:
+        engine.close()
+    engine = LocalEngine(Settings.from_json(settings), workers=1, timeout=timeout)
+    _engines[thread] = needed, engine
+    return engine
 
 
 def end_workers() -> None:

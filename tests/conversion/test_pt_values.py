@@ -248,6 +248,15 @@ def test_notes_say_where_and_how_many(opcodes: bytes, path: str, count: int, tmp
     assert (f", and {count - 1} more" in note.message) == (count > 1)
 
 
+def test_classes_without_a_note_of_their_own_are_counted(tmp_path: pathlib.Path) -> None:
+    """Twenty classes have a note each; one more says how many others became plain data."""
+    objects = [b"cmy.pkg\nClass%d\nK\x01\x85R" % number for number in range(23)]
+    report = _pickle(b"](" + b"".join(objects) + b"e", tmp_path)
+    *of_classes, of_others = [note for note in report.notes if note.code == "plain-data"]
+    assert len(of_classes) == 20
+    assert (of_others.message, of_others.count) == ("values of 3 more classes are written as plain data", 3)
+
+
 def test_modules_inside_other_objects_are_state_dicts(tmp_path: pathlib.Path) -> None:
     """A module among the arguments, entries or attributes of an object of another class is a state dict there, too."""
     trainer = Trainer()

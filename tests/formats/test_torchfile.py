@@ -118,6 +118,15 @@ def test_negative_strides(tmp_path: Path) -> None:
     assert differences(path, changed, content.layout)
 
 
+def test_a_number_and_the_boolean_that_replaces_it(tmp_path: Path) -> None:
+    """Keys that are one in Python are no difference, in whatever order they are."""
+    path = tmp_path / "x.t7"
+    for keys in ([1.0, True], [True, 1.0], [0.0, False], [1.0, 2.0, False]):
+        t7bridge.save(t7bridge.Table(keys, [5.0, 6.0, 7.0][: len(keys)]), path, force=True)
+        content = read_t7(path)
+        assert differences(path, content.roots[0], content.layout) == []
+
+
 def test_options(tmp_path: Path) -> None:
     """The heuristics are torchfile's, and can be switched off."""
     path = ROOT / "format/table_nested.t7"

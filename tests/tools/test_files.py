@@ -9,7 +9,7 @@ import torch
 from helpers import TESTFILES
 
 import t7bridge
-from t7bridge.errors import TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
+from t7bridge.errors import T7BridgeError, TargetExistsError, TruncatedError, UnknownFormatError, UnsupportedError
 from t7bridge.graph import DefaultDict, PythonGlobal
 from t7bridge.io.source import ByteSource
 
@@ -65,6 +65,21 @@ def test_load_from_the_middle() -> None:
         assert t7bridge.load(file)["hello"] == 123.0
 
 
+def test_open_in_the_middle(tmp_path: Path) -> None:
+    """A document keeps the position at which the file object was when it was opened, and closes what it reads."""
+    data = t7bridge.Tensor.from_numpy(np.arange(3.0))
+    t7bridge.save(data, tmp_path / "x.t7")
+    (tmp_path / "y.t7").write_bytes(b"head" + (tmp_path / "x.t7").read_bytes())
+    with open(tmp_path / "y.t7", "rb") as file:
+        file.seek(4)
+        with t7bridge.open(file) as document:
+            file.seek(0)
+            tensor = document.value
+            assert tensor.shape == (3,)
+    with pytest.raises(T7BridgeError, match="closed"):
+        tensor.numpy()
+
+
 def test_load_something_else(tmp_path: Path) -> None:
     """Another kind of file is named as what it is."""
     np.save(tmp_path / "x.npy", np.zeros(3))
@@ -112,6 +127,18 @@ def test_save_arrays_in_tuples(suffix: str, tmp_path: Path) -> None:
     assert second[0]["last"][0].tolist() == [0, 1]
     assert list(third) == [1, "x"]
     assert read_back["again"] is read_back["layers"]
+
+
+@pytest.mark.parametrize("suffix", ["t7", "pt", "safetensors"])
+@pytest.mark.parametrize("names", [("part", "whole"), ("whole", "part")])
+def test_save_memory_that_begins_alike(names: tuple[str, str], suffix: str, tmp_path: Path) -> None:
+    """Arrays of different lengths at one address are two storages of PyTorch: the shorter one is not taken for both."""
+    array = np.arange(4, dtype=np.float32)
+    tensors = {"part": torch.from_numpy(array[:2]), "whole": torch.from_numpy(array)}
+    path = tmp_path / f"x.{suffix}"
+    t7bridge.save({name: tensors[name] for name in names}, path)
+    value = t7bridge.load(path)
+    assert {name: value[name].numpy().tolist() for name in names} == {"part": [0, 1], "whole": [0, 1, 2, 3]}
 
 
 def test_writer_keeps_default_dict(tmp_path: Path) -> None:

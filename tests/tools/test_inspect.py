@@ -217,6 +217,26 @@ def test_parts_and_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.weight" in capsys.readouterr().out
 
 
+def test_tensors_without_statistics_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many tensors the table has the first, and the header says how many it has not."""
+    tensors = {str(number): t7bridge.Tensor.from_numpy(np.zeros(1, "f4")) for number in range(5)}
+    t7bridge.save(tensors, tmp_path / "x.pt")
+    assert "tensors without statistics" not in t7bridge.inspect(tmp_path / "x.pt", statistics=True).header
+    monkeypatch.setattr(sys.modules["t7bridge.tools.inspect"], "_MOST_STATISTICS", 2)
+    summary = t7bridge.inspect(tmp_path / "x.pt", statistics=True)
+    assert (len(summary.tensors), summary.header["tensors without statistics"]) == (2, 3)
+
+
+def test_outline_of_a_part_of_several_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--all --at` takes the paths that the summary of a file with several values shows."""
+    with t7bridge.T7Writer(tmp_path / "two.t7") as writer:
+        writer.write({"epoch": 1})
+        writer.write({"options": {"rate": 0.5}})
+    assert ("root[1].options.rate", "0.5") in t7bridge.inspect(tmp_path / "two.t7").others
+    assert main(["inspect", str(tmp_path / "two.t7"), "--all", "--at", "root[1].options"]) == 0
+    assert "rate: 0.5" in capsys.readouterr().out
+
+
 def test_shapes_of_tables(subtests):
     """A table of inputs, in brackets, has the output shapes that Lua Torch computed for such inputs."""
     for name in ["gmodule_two_in_two_out", "siamese_shared", "char_lstm_nngraph"]:

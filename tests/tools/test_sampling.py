@@ -7,12 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from forked import run_python
 
 import t7bridge
-from t7bridge import T7Writer, Table
+from t7bridge import T7Writer, Table, Tensor, TorchObject
 
 MODEL = Path(__file__).parents[2] / "testfiles/models/char_lstm_nngraph.t7"
 LETTERS = "abcdefgh\u00e9"
@@ -54,6 +55,36 @@ def test_a_checkpoint_talks(tmp_path: Path) -> None:
         "opt": {"rnn_size": 6, "model": "lstm"},
     }
     assert config["sampling"] == {"tokens": [*LETTERS], "index_base": 1, "states": [[6]] * 4}
+
+
+@pytest.mark.slow
+def test_a_model_of_many_states_talks(tmp_path: Path) -> None:
+    """Nine states, as in networks of more than three layers: the summary has the shape of each, and there is text."""
+
+    def layer(name: str, **fields: Any) -> TorchObject:
+        """Return a layer of nn."""
+        return TorchObject(f"nn.{name}", 1, Table.of(fields))
+
+    def container(name: str, *modules: TorchObject) -> TorchObject:
+        """Return a container of nn."""
+        return layer(name, modules=Table.from_list(list(modules)))
+
+    def ones(*size: int) -> Tensor:
+        """Return weights."""
+        return Tensor.from_numpy(np.ones(size, np.float32))
+
+    states = 9
+    norm = {"running_mean": ones(6), "running_var": ones(6), "weight": ones(6), "bias": ones(6), "eps": 1e-5}
+    scores = container("Sequential", layer("OneHot", outputSize=4.0), layer("Linear", weight=ones(4, 4)))
+    step = container("ParallelTable", scores, *[layer("BatchNormalization", **norm) for _ in range(states)])
+    # The scores, which are the first output of the steps, become the last.
+    order = container("ConcatTable", *[layer("SelectTable", index=float(number)) for number in (*range(2, 11), 1)])
+    model = container("Sequential", step, order)
+    t7bridge.save(Table.of({"net": model, "vocab": vocabulary("abcd")}), tmp_path / "c.t7")
+    assert t7bridge.inspect(tmp_path / "c.t7").sizes["output"] == [*[[1, 6]] * states, [1, 4]]
+    t7bridge.write_module(tmp_path / "c.t7", tmp_path / "m")
+    assert json.loads((tmp_path / "m/config.json").read_text())["sampling"]["states"] == [[6]] * states
+    assert (tmp_path / "m/sample.py").is_file()
 
 
 def test_the_command_that_samples_is_of_a_shell(tmp_path: Path) -> None:

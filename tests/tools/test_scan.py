@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,40 @@ def test_what_no_reader_looks_at(tmp_path):
     assert [found.kind for found in scan(tmp_path / "x.pt").findings] == ["forbidden global", "unread"]
     (tmp_path / "y.pt").write_bytes(zipped({"a/data.pkl": b"\x80\x02}.", "a/other.pkl": attack, "a/version": b"3\n"}))
     assert [found.name for found in scan(tmp_path / "y.pt").findings] == ["posix.system"]
+
+
+def test_damage_of_a_nested_archive_does_not_hide_its_names(tmp_path, subtests):
+    """An archive in another is unread if a member is damaged, however deep; the names found in it are listed."""
+    attack = b"\x80\x02cposix\nsystem\n" + text("true") + b"\x85R."
+    members = {"a/data.pkl": attack, "a/.format_version": b"1", "a/byteorder": b"little", "a/version": b"3\n"}
+    archive = zipped(members)
+    # The content of a member follows its name. With another byte it has not its CRC-32, which PyTorch does not compare.
+    cases = {
+        "a/.format_version1": ["m/inner cannot be read", "posix.system"],
+        "a/byteorderl": ["m/inner cannot be read"],
+    }
+    for end_of_name_and_content, findings in cases.items():
+        last = archive.index(end_of_name_and_content.encode()) + len(end_of_name_and_content) - 1
+        damaged = archive[:last] + b"?" + archive[last + 1 :]
+        outer = zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": damaged, "m/version": b"3\n"})
+        with subtests.test(end_of_name_and_content):
+            (tmp_path / "x.pt").write_bytes(outer)
+            assert sorted(found.name for found in scan(tmp_path / "x.pt").findings) == findings
+        with subtests.test(end_of_name_and_content, depth=2):
+            (tmp_path / "x.pt").write_bytes(
+                zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": outer, "m/version": b"3\n"})
+            )
+            assert sorted(found.name for found in scan(tmp_path / "x.pt").findings) == findings
+
+
+def test_members_whose_bytes_cannot_be_read(tmp_path):
+    """A deflated member that cannot be inflated may be anything, and so is unread, whatever its name."""
+    outer = bytearray(
+        zipped({"m/data.pkl": b"\x80\x02}.", "m/inner": b"text " * 99, "m/version": b"3\n"}, zipfile.ZIP_DEFLATED)
+    )
+    outer[outer.index(b"m/inner") + len(b"m/inner")] = 0xFF  # the first byte of its deflated bytes
+    (tmp_path / "x.pt").write_bytes(outer)
+    assert [found.name for found in scan(tmp_path / "x.pt").findings] == ["m/inner cannot be read"]
 
 
 def test_names_of_script_classes(tmp_path):

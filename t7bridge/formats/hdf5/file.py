@@ -103,6 +103,7 @@ class _Reader:
     """
 
     def __init__(self, source: ByteSource, limits: Limits, notes: list[Note]) -> None:
+        """Read the list of groups and data sets; notes about what is left out are added to `notes`."""
         self.metadata: dict[str, str] = {}
         self._source = source
         self._limits = limits
@@ -145,10 +146,10 @@ class _Reader:
             recorded_name = self._recorded.get(path)
             if recorded_name is not None:
                 if _is_stored_as(recorded_name, path) and _put(root, recorded_name, item) is None:
-                    continue
+                    continue  # it was put there
                 # A wrong record, or another item is in the way: the name in the file counts.
                 paths_with_wrong_record.append(path)
-            if _put(root, path, item) is not None:
+            if _put(root, path, item) is not None:  # another is in the way
                 raise CorruptError("two data sets have one name", path=".".join(path))
         if paths_with_wrong_record:
             self._note_wrong_record(paths_with_wrong_record[0])
@@ -654,7 +655,7 @@ def _paths(named: NamedTensors) -> list[Name]:
         path = valid_names = _valid_names(steps)
         counts = [0] * len(path)
         while (place := _put(tree, path, steps)) is not None:
-            # The group or data set at this place of the path is another's: underscores make a new name of it.
+            # It was not put there. The name at this place of the path is another's: underscores make a new one of it.
             key = (*path[:place], valid_names[place], place == len(path) - 1)
             counts[place] = max(counts[place] + 1, appended.get(key, 0))
             appended[key] = counts[place]

@@ -234,7 +234,9 @@ class _Library:
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
+        """Bytes that the process may allocate."""
         self.ran_out_of_time = False
+        """Whether `_watch` has ended it because it took too long."""
         self._deadline = 0.0
         """When the answer to the current question is due, by the monotonic clock; set by `ask`."""
         self._is_serving = False
@@ -243,7 +245,7 @@ class _Library:
         environment = {**os.environ, "HDF5_PLUGIN_PRELOAD": "::"}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(memory), *sys.path],
+                [sys.executable, "-c", _PROGRAM, str(memory), *sys.path],  # it imports from where this one does
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -256,6 +258,7 @@ class _Library:
         assert self._process.stdout is not None
         self._questions: IO[bytes] = self._process.stdin
         self._answers: IO[bytes] = self._process.stdout
+        # With the number of this process: one forked from it has a copy of this object, and must not end the child.
         self.end = weakref.finalize(self, _end, self._process, os.getpid())
 
     @property

@@ -28,7 +28,7 @@ from ...graph.storage import Span, Storage
 from ...io.source import ByteSource
 from ...report import Note
 from ...text import counted, few
-from ..table import HEAD_BYTES, identify
+from ..table import HEAD_BYTES, ends_as_zip, identify
 from .arrays import read_header
 from .members import (
     ALIGNMENT_MEMBER,
@@ -54,6 +54,8 @@ from .zip import STORED, Member, ZipArchive
 
 _PICKLE = pattern(rb"\x80[\x02-\x05]")
 """How a pickle of protocol 2 to 5 begins."""
+_ZIP_START = b"PK"
+"""How a zip archive begins."""
 _LOADED_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt")
 """Suffixes of members that programs load."""
 _FREE_OPERATIONS = 500_000
@@ -346,7 +348,7 @@ class PtArchive:
         elements of a tensor may, is none if no unsafe name is found in it before reading fails.
 
         Returns:
-            The members that are pickles or model files by their suffixes, but cannot be read.
+            The members that cannot be read: pickles and model files by their suffixes, archives, and damaged ones.
         """
         origin = self.origin
         # Only `torch.load` has rules for other members. It takes neither TorchScript, which has constants, nor archives
@@ -357,17 +359,32 @@ class PtArchive:
         failed: list[str] = []
         for name, member in self.zip.members.items():
             was_unpickled = name in self.trailing_notes  # which has every pickle that was read, also one without notes
-            if was_unpickled or not member.size:
-                continue
-            is_pickle_by_name = name.lower().endswith(_LOADED_SUFFIXES)
-            try:
-                # The names in what is a pickle by its own name are kept, however far it can be read.
-                with nullcontext() if is_pickle_by_name else origin.forgetting_if_unreadable():
-                    self._read_other(member, is_pickle_by_name)
-            except T7BridgeError:
-                if is_pickle_by_name:
-                    failed.append(name)
+            if not was_unpickled and member.size and not self._is_read_for_names(member):
+                failed.append(name)
         return failed
+
+    def _is_read_for_names(self, member: Member) -> bool:
+        """Read a member for the names in it; return `False` if it cannot be read, but may be a pickle or an archive."""
+        is_pickle_by_name = member.name.lower().endswith(_LOADED_SUFFIXES)
+        # What is found in a pickle by its own name is kept, however far it can be read.
+        forgetting = nullcontext() if is_pickle_by_name else self.origin.forgetting_if_unreadable()
+        try:
+            with forgetting:
+                self._read_other(member, is_pickle_by_name)
+        except UnknownFormatError:  # such as an archive that is not of PyTorch
+            return not is_pickle_by_name
+        except T7BridgeError:
+            return not is_pickle_by_name and not self._may_be_archive(member)
+        return True
+
+    def _may_be_archive(self, member: Member) -> bool:
+        """Return whether a member begins and ends as a zip archive does; elements of a tensor may begin so, too."""
+        try:
+            source, start = self.zip.span(member.name)
+        except T7BridgeError:  # its own bytes cannot be read, and so may be anything
+            return True
+        content = source.window(start, member.size)
+        return content.read(0, len(_ZIP_START)) == _ZIP_START and ends_as_zip(content)
 
     def _read_other(self, member: Member, is_pickle_by_name: bool) -> None:
         """Read a member that is an array, an archive or a pickle, judging by its first bytes, or by its name.
@@ -385,7 +402,7 @@ class PtArchive:
         kind = signature.kind if signature is not None else ""
         if kind == "npy":
             judge_array(self.origin, source, start, member.size)
-        elif head.startswith(b"PK"):  # any zip archive; what is none after all fails, which the caller expects
+        elif head.startswith(_ZIP_START):  # any zip archive; what is none after all fails, which the caller expects
             self._value_of_nested_file(member.name)
         elif is_pickle_by_name or _PICKLE.match(head) or kind == "pickle":
             # The storages of `traced_inputs.pkl` are named below a folder of their own, which has no members.

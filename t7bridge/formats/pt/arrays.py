@@ -44,12 +44,7 @@ def tensor_of_array(array: NumpyArray, element: ElementType, device: str) -> Ten
         with np.errstate(over="ignore", invalid="ignore"):  # too large for the type is infinite, as in PyTorch
             values = values.astype(element.code)
     elif element.name == "bfloat16" and values.dtype.itemsize == 4 and values.dtype.kind == "f":
-        # XLA saves bfloat16 as float32 whose lower half is zero. Others are rounded to even, as by PyTorch: a half of
-        # the last place is added, one less if the last place is even.
-        bits = values.astype("=f4").view("=u4").astype("u8")
-        last_place = (bits >> 16) & 1
-        rounded_bits = (bits + 0x7FFF + last_place) >> 16
-        values = np.where(np.isnan(values), _BFLOAT16_NAN, rounded_bits).astype("=u2")
+        values = _bits_of_bfloat16(values)  # XLA saves bfloat16 as float32
     else:
         raise UnsupportedError(f"a numpy array of {array.dtype.code} cannot become a tensor of {element.name}")
     data = values.astype(values.dtype.newbyteorder("<")).tobytes()
@@ -77,6 +72,15 @@ def text_items(array: NumpyArray) -> list[Any] | None:
     if len(array.shape) > 1 and 0 not in array.shape:
         items = np.array(items, object).reshape(array.shape, order="F" if array.fortran else "C").tolist()
     return items
+
+
+def _bits_of_bfloat16(values: Any) -> Any:
+    """Return the 16 bits of each float32 as bfloat16, which is its upper half, rounded to even as by PyTorch."""
+    bits = values.astype("=f4").view("=u4").astype("u8")
+    # A half of the last place is added, one less if the last place is even.
+    last_place = (bits >> 16) & 1
+    rounded_bits = (bits + 0x7FFF + last_place) >> 16
+    return np.where(np.isnan(values), _BFLOAT16_NAN, rounded_bits).astype("=u2")
 
 
 def elements_of_list(items: list[Any], element: ElementType, most: int) -> tuple[tuple[int, ...], Span]:

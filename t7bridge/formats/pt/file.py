@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...data import collector_paused
-from ...errors import FormatError, UnknownFormatError, UnsupportedError, about_file
+from ...errors import CorruptError, FormatError, UnknownFormatError, UnsupportedError, about_file
 from ...graph.storage import Storage
 from ...io.output import Output
 from ...io.source import ByteSource, PathLike, Readable
 from ...limits import DEFAULT_LIMITS, Limits
-from ...text import counted, one_line
+from ...text import counted, few, one_line
 from ..table import HEAD_BYTES, Document, Written, ends_as_zip, identify, refuse_two_formats
 from . import writer as writers
 from .members import CONSTANTS_MEMBER, DATA_MEMBER, MODEL_MEMBER, PACKAGE_MEMBER, PT2_MEMBERS, content_id
@@ -76,6 +76,7 @@ class PtReader:
         judge: bool = False,
         _depth: int = 0,
     ) -> None:
+        """Open the file or folder, and find out of what kind it is; its value is not read yet."""
         folder = _folder_of(source)
         self.source: ByteSource
         if folder:
@@ -94,6 +95,7 @@ class PtReader:
         """The members of a zip archive or an unpacked one, which detecting the kind opens; `None` for other files."""
         self._storages: StorageTable | None = None
         """The storages of a file that is not an archive; `None` until it is read. Those of an archive are its own."""
+        # What `read` finds besides the value.
         self.attributes: dict[str, Any] = {}
         self.constants: Any = None
         self.notes = self._origin.notes
@@ -384,12 +386,25 @@ def _value_of_nested_file(depth: int, origin: Origin, source: ByteSource) -> Any
     try:
         return inner.read()
     finally:  # also of a file that cannot be read: it may be unsafe up to the damage
-        # Only `scan` collects names from all members; it does not refuse any.
-        if not origin.forbid:
-            inner.read_others()
-        # The reader's `judged` and `uses` are only those that the safe loader refuses.
-        origin.unsafe_names.update(inner.judged)
-        origin.refused_uses.update(dict.fromkeys(inner.uses))
+        try:
+            # Only `scan` collects names from all members; it does not refuse any.
+            if not origin.forbid:
+                _read_others_of_nested(inner)
+        finally:  # also if one of these cannot be read
+            # The reader's `judged` and `uses` are only those that the safe loader refuses.
+            origin.unsafe_names.update(inner.judged)
+            origin.refused_uses.update(dict.fromkeys(inner.uses))
+
+
+def _read_others_of_nested(inner: PtReader) -> None:
+    """Read the pickles that the value of a nested archive has not, for the names in them.
+
+    Raises:
+        CorruptError: one cannot be read, so that the archive is one with unread content for `scan`.
+    """
+    unreadable_names = inner.read_others()
+    if unreadable_names:
+        raise CorruptError("members of a nested archive cannot be read", found=few(unreadable_names, longest=60))
 
 
 def read_pickle_with(

@@ -85,21 +85,8 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
         FormatError: it is damaged.
         UnsupportedError: it holds unsupported tensors, or compiled code only.
     """
-    entries: list[Entry] = []
-    if archive.has(_FORMAT_MEMBER):
-        programs = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
-        if not programs:
-            raise UnsupportedError(
-                "is an archive of torch.export without a program, only compiled code",
-                hint="Export the model again with torch.export.save, or save its state dict with torch.save.",
-            )
-        for program in programs:
-            name = program[len(_MODELS) : -len(".json")]
-            prefix = f"{name}." if len(programs) > 1 else ""
-            for folder in (_WEIGHTS, _CONSTANTS):
-                entries += _payloads(archive, name, folder, prefix)
-    else:
-        entries += _old_parts(archive)
+    is_of_today = archive.has(_FORMAT_MEMBER)  # of 2.7 or newer
+    entries = list(_entries_of_programs(archive) if is_of_today else _old_parts(archive))
     # As after a pickle: now it is known which storages no tensor has claimed.
     for folder in (_WEIGHTS, _CONSTANTS):
         archive.context(folder).storages.complete_untyped_and_views()
@@ -107,6 +94,25 @@ def read_pt2(archive: PtArchive) -> ScriptModule:
     _add_constants(module)
     _note_members(archive)  # last, when it is known which members were read
     return module
+
+
+def _entries_of_programs(archive: PtArchive) -> Iterator[Entry]:
+    """Yield the weights and constants of each program in an archive of 2.7 or newer.
+
+    Raises:
+        UnsupportedError: it has no program, only compiled code.
+    """
+    programs = [name for name in archive.names() if name.startswith(_MODELS) and name.endswith(".json")]
+    if not programs:
+        raise UnsupportedError(
+            "is an archive of torch.export without a program, only compiled code",
+            hint="Export the model again with torch.export.save, or save its state dict with torch.save.",
+        )
+    for program in programs:
+        name = program[len(_MODELS) : -len(".json")]
+        prefix = f"{name}." if len(programs) > 1 else ""
+        for folder in (_WEIGHTS, _CONSTANTS):
+            yield from _payloads(archive, name, folder, prefix)
 
 
 def _add_constants(module: ScriptModule) -> None:

@@ -168,6 +168,23 @@ def _steps_of_module(path: str, is_repeated: bool) -> int:
     return steps + _STEPS_PER_MODULE if is_repeated else steps
 
 
+@define(frozen=True)
+class _ToFill:
+    """A module that is to be filled with the tensors of a dictionary.
+
+    Attributes:
+        module: the module, without content.
+        content: the dictionary; anything else is refused.
+        path: of the dictionary in the value.
+        depth: number of modules around the module.
+    """
+
+    module: _Module
+    content: Any
+    path: str
+    depth: int
+
+
 class ScriptWriter(PtWriter):
     """Writes named tensors as an archive for `torch.jit.load` and for C++.
 
@@ -234,29 +251,37 @@ class ScriptWriter(PtWriter):
         root = self._new_module()
         budget = Budget(self._limits, "writing modules that are shared or contain themselves")
         visited: set[int] = set()  # identities of dictionaries
-        # The module, the dictionary whose tensors it receives, the path of that, and the number of modules above.
-        stack: list[tuple[_Module, Any, str, int]] = [(root, value, "root", 0)]
+        stack = [_ToFill(root, value, "root", depth=0)]
         while stack:
-            module, content, path, depth = stack.pop()
+            to_fill = stack.pop()
+            content = to_fill.content
+            path = to_fill.path
             budget.spend(_steps_of_module(path, is_repeated=id(content) in visited), path)
             visited.add(id(content))
             if not isinstance(content, Mapping):
                 raise UnsupportedError(
                     "TorchScript archives hold named tensors only", path=path, found=shown(content), expected="a tensor"
                 )
-            for key, item in content.items():
-                *parents, name = _parts_of_name(key, path)
-                owner_depth = depth + len(parents)
-                if owner_depth > self._limits.module_depth:
-                    raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
-                item_path = f"{path}[{key!r}]"  # only now that the key is text: others may have no `repr`
-                owner = self._module_below(module, parents, item_path)
-                if isinstance(item, Tensor):
-                    self._add_tensor(owner, name, item, item_path)
-                else:  # a dictionary, or what is refused as none when its turn comes
-                    submodule = self._submodule(owner, name, item_path)
-                    stack.append((submodule, item, item_path, owner_depth + 1))
+            stack += self._filled(to_fill)
         return root
+
+    def _filled(self, to_fill: _ToFill) -> list[_ToFill]:
+        """Add the tensors of a dictionary to its module; return the modules for the dictionaries in it, still empty."""
+        inner: list[_ToFill] = []
+        path = to_fill.path
+        for key, item in to_fill.content.items():
+            *parents, name = _parts_of_name(key, path)
+            owner_depth = to_fill.depth + len(parents)
+            if owner_depth > self._limits.module_depth:
+                raise self._limits.exceeded("module_depth", "modules are nested too deep", path=path)
+            item_path = f"{path}[{key!r}]"  # only now that the key is text: others may have no `repr`
+            owner = self._module_below(to_fill.module, parents, item_path)
+            if isinstance(item, Tensor):
+                self._add_tensor(owner, name, item, item_path)
+            else:  # a dictionary, or what is refused as none when its turn comes
+                submodule = self._submodule(owner, name, item_path)
+                inner.append(_ToFill(submodule, item, item_path, depth=owner_depth + 1))
+        return inner
 
     def _module_below(self, module: _Module, names: list[str], path: str) -> _Module:
         """Return the submodule at the end of a path of names below a module; those that do not exist are created."""

@@ -388,21 +388,35 @@ class ZipArchive:
         if record < 0:
             raise _missing_directory(size)
         end = _end_of_comment(tail, record)
-        is_last = end == len(tail)
+        if end != len(tail):
+            self._check_end_before_others(tail, tail_start, record, end)
+        comment_start = record + _END_RECORD.size
+        self.comment = tail[comment_start:end]
+        return tail_start + record, tail[record:comment_start]
+
+    def _check_end_before_others(self, tail: bytes, tail_start: int, record: int, end: int) -> None:
+        """Refuse an end record that does not end the file, unless zeros pad that, and no reader takes another record.
+
+        Args:
+            tail: the last bytes of the file.
+            tail_start: offset of these in the file.
+            record: offset of the end record in the tail.
+            end: offset behind its comment, likewise; that may be beyond the file.
+
+        Raises:
+            CorruptError: readers could take an earlier record for it.
+            TruncatedError: the comment is cut off, or more than zeros follow it.
+        """
         # Other readers pass over a record whose comment does not end with the file, and would take an earlier one.
-        if not is_last and _has_earlier_end_record(tail, record):
+        if _has_earlier_end_record(tail, record):
             raise CorruptError(
                 "the archive has two ends, and readers disagree about which one counts",
                 offset=tail_start + record,
                 hint="Do not trust it: such files are made to deceive.",
             )
-        # Zeros may pad the file, which no reader minds.
         is_padded = end < len(tail) and not tail[end:].strip(b"\0")
-        if not is_last and not is_padded:
-            raise _missing_directory(size)
-        comment_start = record + _END_RECORD.size
-        self.comment = tail[comment_start:end]
-        return tail_start + record, tail[record:comment_start]
+        if not is_padded:
+            raise _missing_directory(self.source.size)
 
     def _entries(self, data: bytes, start: int, count: int) -> Iterator[Member]:
         """Yield the entries of the directory, in order, each with the start of the directory as its limit.

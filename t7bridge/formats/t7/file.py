@@ -260,7 +260,7 @@ def _refuse_unexplained(values: _Values) -> None:
     """Refuse a file of which the values read account for next to nothing: zeros, a table of text, a damaged count.
 
     Raises:
-        CorruptError: they explain less than half of the file, or are nil.
+        CorruptError: an empty table, or scalars, are less than half of the file; or it begins with nil, as zeros do.
     """
     if _is_surely_explained(values):
         return
@@ -319,14 +319,10 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         FormatError: it is empty, or in another format.
     """
     opened, start = ByteSource.open(source)
-    if start:
-        # Only the caller knows what the rest of the file is. What was read is kept: the position of the file object may
-        # be another when it would be read again.
-        content = cache(lambda: _Values.first_of(T7Reader(source, limits=limits)).content(rest_bytes=0))
-        forget = _keep
+    if start:  # only the caller knows what the rest of the file is
+        content = cache(lambda: _Values.first_of(T7Reader(opened, limits=limits, _start=start)).content(rest_bytes=0))
     else:
         content = cache(lambda: read_t7(opened, limits))
-        forget = content.cache_clear
     return Document(
         "t7",
         source=opened,
@@ -334,12 +330,8 @@ def read(source: Readable | ByteSource, limits: Limits = DEFAULT_LIMITS) -> Docu
         content=content,
         layout=lambda: content().layout,
         warn=lambda stacklevel: content().warn(stacklevel + 1),
-        forget=forget,
+        forget=content.cache_clear,
     )
-
-
-def _keep() -> None:
-    """Forget nothing."""
 
 
 def write(output: Output, value: Value, layout: T7Layout | None = None) -> Written:

@@ -351,7 +351,7 @@ class Window:
         """
         start = self.position
         tag = self.read_int(self.entry)
-        self._require_rest_of_scalar(tag)  # nothing after the tag of an object
+        self._require_rest_of_scalar(tag)  # of an object it requires nothing
         item: Any = None
         if tag == NUMBER:
             item = self.read_double()

@@ -55,6 +55,7 @@ class T7Reader:
         long_size: bytes of a C long, 4 or 8.
         limits: resource limits.
         payloads: for a stream written without the elements of its storages: the storages, in order.
+        _start: where reading starts in the source, in place of a file object's position.
 
     Raises:
         T7BridgeError: the file cannot be opened.
@@ -75,8 +76,10 @@ class T7Reader:
         long_size: int | None = None,
         limits: Limits = DEFAULT_LIMITS,
         payloads: Iterator[Storage] | None = None,
+        _start: int | None = None,
     ) -> None:
-        self._source, self._start = ByteSource.open(source)  # the position where reading starts is kept
+        self._source, position = ByteSource.open(source)
+        self._start = position if _start is None else _start
         self._limits = limits
         self._has_external_elements = payloads is not None
         """Whether the stream was written without the elements of its storages: these are `payloads`."""
@@ -210,7 +213,7 @@ class T7Reader:
     def _read_first_value(self) -> Value:
         """Read the first value in today's form; if this fails or bytes follow, also in the forms of 2010 and 2011.
 
-        Then `read_again` decides between the two.
+        Then `read_again` returns the value that explains more of the file, or raises if none can be read.
         """
         start = self.position
         layouts = list(self._layouts)  # reading may narrow them
@@ -434,8 +437,11 @@ class ObjectReader:
         """The storages whose elements are not in the stream, each taken when its size is read; `None` if all are."""
         self.stream = _stream_for(source, position, layout, limits)
         self.objects: list[Any] = []
+        """Those read so far, in the order of the file."""
         self.numbers: dict[int, int] | None = None
+        """By the number of each object, its place in `objects`; `None` as long as they are numbered from 1 on."""
         self.payload_depth = 0
+        """How many payloads of registered classes, each inside another, are being read."""
         self._most_objects = min(limits.objects, limits.allocated_bytes // OBJECT_BYTES)
         """Maximum number of objects: by their number, and by the memory that they take."""
         self._read_scalars = self.stream.read_scalars  # looked up once, as it is called for each object
@@ -523,6 +529,7 @@ class ObjectReader:
         scalars = self._scalar()
         if scalars:
             return scalars[0]
+        # Else an object follows, whose tag is not read yet.
         counts: list[int] = []  # of each object on the stack the number of values inside it, read or not
         next_tag = self.stream.read_int("a type tag")
         while True:
@@ -1010,7 +1017,7 @@ class ObjectReader:
         depth_before = len(self._path)
         try:
             payload.read(owner, obj)
-            # The path of a value that failed is still there, if the class has caught the error.
+            # If the class has caught the error of a value in its payload, the path of that value is still there.
             del self._path[depth_before:]
         except RecursionError:
             raise LimitError("objects with payloads of their own are nested deeper than Python allows") from None

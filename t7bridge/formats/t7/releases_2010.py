@@ -192,7 +192,7 @@ class _ClassLayout:
 
     @staticmethod
     def _read_item(reader: Any, item: _Item, class_name: str) -> Value:
-        """Read a value that is a field of an object; `None` if it is nil, or the number for no field.
+        """Read a value that is a field of an object; `None` if there is no such field: it is nil or `item.kind.absent`.
 
         Args:
             reader: a `T7Reader`, positioned at the value.

@@ -314,7 +314,7 @@ class TextInput(Window):
         """
         window = self._window
         line_end = window.find(b"\n", self._at)
-        # Without it in the window, the last word of that may be cut off: up to the space before it.
+        # If the line goes on after the window, its last word there may be cut off: up to the space before that.
         end = line_end if line_end >= 0 else window.rfind(b" ", self._at)
         has_space = window.startswith(b" ", self._at)  # between the words passed before and these
         start = self._at + 1 if has_space else self._at
@@ -447,7 +447,7 @@ class TextWriter:
         if not storage.count:  # not even a line feed
             return
         data = storage.data
-        if storage.element.itemsize == 1:
+        if storage.element.itemsize == 1:  # raw bytes in Lua's ascii, too
             for chunk in storage.chunks():
                 self.output.write(chunk)
         elif isinstance(data, TextSpan) and data.is_plain:

@@ -111,6 +111,7 @@ class T7Writer:
     ) -> None:
         self._output = target if isinstance(target, Output) else Output(target)
         self._is_own_output = not isinstance(target, Output)
+        """Whether the target is a file object, which gets each value as soon as it is complete."""
         self.layout = T7Layout() if layout is None else layout
         self._stream = _stream_for(self._output, self.layout)
         self._referenced = referenced
@@ -120,6 +121,7 @@ class T7Writer:
         self._numbers: dict[Value, int] = {}
         """The number of each object, which is equal to itself only. Without references, of those being written only."""
         self.places: dict[int, Storage] = {}
+        """Each storage by the position of its elements in the output."""
         self._has_numbered = False
         """Whether an object has received a number."""
         self._stack: list[_Unfinished] = []
@@ -449,8 +451,8 @@ class T7Writer:
         """Write keys and values inside an object, up to the next that is neither a number nor a short string.
 
         Returns:
-            That one, which the object then has as begun, in a tuple, as it may be `None` itself; `None` if there is
-            none.
+            That one, which the caller writes, in a tuple, as it may be `None` itself; `unfinished` then says where to
+            go on behind it. `None` if there is none: the object is complete.
 
         Raises:
             WriteError: a key is nil or nan.

@@ -1,7 +1,7 @@
 """Tells whether layers of a model change values in place after a node of a graph. The nodes of a graph, and the modules
 of any other container, have numbers from 1 in the order in which they run. A link is a number and a path: it leads to
 the output of a node or module, or to the input of the container, whose number is 0, and by the path to an element of
-it.
+it. A holder is a container around another one.
 
 Knows neither formats nor PyTorch.
 """
@@ -37,7 +37,8 @@ class _Place:
 
 class Changes:
     """Tells whether modules of a model change values in place. A place is where some values are, in a container: links
-    to them, and the number of the node or module after which it counts what runs.
+    to them, and the number of the node or module after which it counts what runs. The memory of values is the links to
+    all values that may be views of it, theirs among them.
 
     Args:
         specs: all modules of the model.
@@ -103,21 +104,26 @@ class Changes:
         return False
 
     def _places_outside(self, place: _Place) -> Iterator[_Place]:
-        """Yield where the values of a place are in the containers around its own; nothing if they stay inside."""
+        """Yield where the values of a place may be in the holders of its container; nothing if they stay inside.
+
+        That is in what the container took, if they are in its input, and in what it returned, if they are in that.
+        """
         container = place.container
         if container.graph is None:
-            is_input = True  # it may be
-            paths = _paths_in_output(place)
+            may_be_in_input = True  # which modules take it is not followed
+            paths_in_output = _paths_in_output(place)
         else:
             memory = self._memory_of(container, place.links)
-            is_input = any(number == 0 for number, _ in memory)
-            paths = self._paths_in_output_of_graph(container, memory)
-        if not (is_input or paths):
+            may_be_in_input = any(number == 0 for number, _ in memory)
+            paths_in_output = self._paths_in_output_of_graph(container, memory)
+        if not may_be_in_input and not paths_in_output:
             return
         for holder, name in self._holders.get(container, ()):
             for number, taken in _calls(holder, name):
-                returned = [(number, path) for path in paths]
-                yield _Place(holder, number, frozenset([*taken, *returned] if is_input else returned))
+                links = [(number, path) for path in paths_in_output]
+                if may_be_in_input:
+                    links += taken
+                yield _Place(holder, number, frozenset(links))
 
     def _paths_in_output_of_graph(self, spec: ModuleSpec, memory: set[Link]) -> list[tuple[int, ...]]:
         """Return the paths to those elements of a graph's output that may be in the memory of some values.

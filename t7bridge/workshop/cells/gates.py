@@ -1,5 +1,6 @@
 """The gates of a cell: the sums `W x + U h + b` to which its functions are applied, of x, the input of the cell, and h,
-its last output. W and U are blocks of matrices, b is a block of a vector. Knows neither formats nor PyTorch.
+its last output. W and U are blocks of matrices, b is a block of a vector. A sum is a polynomial: a sequence of terms,
+each the atoms of a product and a number, its factor. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -101,19 +102,18 @@ def _add_product(gate: Gate, atoms: tuple[Atom, ...]) -> bool:
     if len(vectors) == 1 and not others:  # a bias
         gate.biases.append(vectors[0].block)
         return True
-    if len(others) != 1 or len(vectors) > 1:
-        return False
-    (other,) = others
-    if vectors:  # a peephole: the vector times a value, element by element
-        value = atom_alone(other)
+    if len(vectors) == 1 and len(others) == 1:  # a peephole: the vector times a value, element by element
+        value = atom_alone(others[0])
         if value in gate.peepholes:
             return False  # the gate would see the value through the sum of both vectors: a cell has one
         gate.peepholes[value] = vectors[0].block
         return True
-    # A block of a matrix, times a value that no other one multiplies.
-    if other.kind != "matrix" or other.of in gate.products:
+    if vectors or len(others) != 1:
         return False
-    gate.products[other.of] = other.block
+    (product,) = others  # of a block of a matrix with a value, which no other block may multiply
+    if product.kind != "matrix" or product.of in gate.products:
+        return False
+    gate.products[product.of] = product.block
     return True
 
 
@@ -301,7 +301,7 @@ def check_gate(letter: str, gate: Gate, inputs: tuple[Poly, ...], size: int) -> 
         size: the number of features of the cell.
 
     Raises:
-        NotACell: it has.
+        NotACell: the gate has one of these.
     """
     check_products(letter, gate, inputs)
     word = GATE_WORDS[letter]
@@ -310,7 +310,7 @@ def check_gate(letter: str, gate: Gate, inputs: tuple[Poly, ...], size: int) -> 
         raise NotACell(f"the {word} has another size")
     if len(gate.biases) > 2:  # PyTorch has two: of the input, and of the last output
         raise NotACell(f"the {word} has {len(gate.biases)} biases")
-    # Of a highway layer the number is an argument, `gate_bias`.
+    # A highway layer has an argument for the number that is added to its transform gate: `gate_bias`.
     if gate.constant and letter != "t":
         raise NotACell(f"a number is added to the {word}")
 
@@ -324,7 +324,7 @@ def check_products(letter: str, gate: Gate, inputs: tuple[Poly, ...]) -> None:
         inputs: the values.
 
     Raises:
-        NotACell: they do.
+        NotACell: its matrices do so.
     """
     if set(gate.products) != {*inputs}:
         raise NotACell(f"the {GATE_WORDS[letter]} does not see both the input and the last output")
@@ -358,7 +358,7 @@ def check_reset_biases(new_value: Gate) -> None:
         new_value: the gate n.
 
     Raises:
-        NotACell: it has.
+        NotACell: it has two of one kind.
     """
     if new_value.reset_biases is None:
         return

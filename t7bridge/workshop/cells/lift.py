@@ -82,25 +82,43 @@ def _findings(root: ModuleSpec, state: StateDict, only_torch: bool) -> _Findings
         state: its state dict.
         only_torch: whether cells that `torch.nn` lacks are left out.
     """
-    findings = _Findings(cells=[])
-    graphs = graphs_in(root)
-    states_carried_over = carried_over(graphs, state)
-    cells: list[GraphCell] = []
-    for spec, prefix in graphs.items():
-        search = Search(spec, prefix, state, states_carried_over[spec]).run()
-        cells += [cell for cell in search.cells if not only_torch or cell.module.target in CLASS_IN_TORCH_OF_CELL]
-        for message in search.obstacles:
-            findings.add_obstacle(message, spec.path)
+    findings = _search_graphs(root, state)
+    cells = findings.cells
+    if only_torch:
+        cells = [cell for cell in cells if cell.module.target in CLASS_IN_TORCH_OF_CELL]
     groups = groups_of_equal_cells(cells, state)
-    for first, *others in groups:
-        for cell in others:
-            cell.module = first.module
+    _give_one_module(groups)
     obstacles = obstacles_to(cells, groups, root, state)
     for cell in cells:
         if cell in obstacles:
             findings.add_obstacle(f"{cell.kind.name} stays as it is: {obstacles[cell]}", cell.graph.path)
     findings.cells = [cell for group in groups for cell in group if cell not in obstacles]
     return findings
+
+
+def _search_graphs(root: ModuleSpec, state: StateDict) -> _Findings:
+    """Return all cells in the graphs of a model, each with a module of its own, and the obstacles to others.
+
+    Args:
+        root: the plan of the model.
+        state: its state dict.
+    """
+    findings = _Findings(cells=[])
+    graphs = graphs_in(root)
+    states_carried_over = carried_over(graphs, state)
+    for spec, prefix in graphs.items():
+        search = Search(spec, prefix, state, states_carried_over[spec]).run()
+        findings.cells += search.cells
+        for message in search.obstacles:
+            findings.add_obstacle(message, spec.path)
+    return findings
+
+
+def _give_one_module(groups: Iterable[list[GraphCell]]) -> None:
+    """Give all cells of a group the module of its first: they have the same tensors, as the steps of a layer do."""
+    for first, *others in groups:
+        for cell in others:
+            cell.module = first.module
 
 
 # Cells as nodes
@@ -210,17 +228,28 @@ def _replace_nodes(spec: ModuleSpec, cells: list[GraphCell]) -> _Rewritten:
     for cell in cells:
         for layer in cell.layers:
             cells_of_layers.setdefault(layer, []).append(cell)
+    rewritten = _Rewritten(names, cells_of_layers)
+    spec.graph = _graph_with_cells(graph, cells, names, outside)
+    spec.kwargs = graph_arguments(spec.graph)  # the constructor gets the nodes, too
+    spec.children = _children_with_cells(spec, lasting_names, rewritten)
+    return rewritten
+
+
+def _children_with_cells(spec: ModuleSpec, lasting_names: set[str], rewritten: _Rewritten) -> dict[str, ModuleSpec]:
+    """Return the modules of a graph with those of its cells, each where the first of the cell's layers was.
+
+    Args:
+        spec: the graph, with its former modules.
+        lasting_names: the names of those that stay.
+        rewritten: the names of the new ones, and which former modules they take the place of.
+    """
     children: dict[str, ModuleSpec] = {}
     for name, child in spec.children.items():
         if name in lasting_names:
             children[name] = child
-        # A cell's module comes where the first of its layers was.
-        for cell in cells_of_layers.get(name, ()):
-            children.setdefault(names[cell.module], cell.module)
-    spec.graph = _graph_with_cells(graph, cells, names, outside)
-    spec.kwargs = graph_arguments(spec.graph)  # the constructor gets the nodes, too
-    spec.children = children
-    return _Rewritten(names, cells_of_layers)
+        for cell in rewritten.cells_of_layers.get(name, ()):
+            children.setdefault(rewritten.names[cell.module], cell.module)  # the first layer decides on the place
+    return children
 
 
 def _graph_with_cells(

@@ -40,9 +40,10 @@ def nodes_outside(spec: ModuleSpec, cells: list[GraphCell]) -> set[int]:
         """Return what a node takes if each cell is one: its outputs take what the cell takes."""
         return inputs_of_cells.get(number, taken(number))
 
-    used = _numbers(upstream(graph.outputs, taken))
+    # What the graph needs when each cell is one node: the nodes inside of cells are not reached then.
+    used_by_outputs = _numbers(upstream(graph.outputs, taken))
     # Nodes that no output of the graph depends on stay, and with them what they take.
-    unused: list[Link] = [(number, ()) for number in range(1, len(graph.nodes) + 1) if number not in used]
+    unused: list[Link] = [(number, ()) for number in range(1, len(graph.nodes) + 1) if number not in used_by_outputs]
     needed = _numbers(upstream([*graph.outputs, *unused], taken_with_cells))
     return needed - set(inputs_of_cells)
 

@@ -1,6 +1,7 @@
-"""Why recognized cells of a model stay as they are: what else uses or changes their layers, tensors or values.
+"""Why recognized cells of a model stay as they are: what else uses or changes their layers, tensors or values. A cell,
+some nodes of a graph, can be a single module only if nothing but the cell uses the layers of which it consists, or
+their memory. Its pieces say which tensors of these layers become which of the module.
 
-A cell can be a single module only if nothing but the cell uses the layers of which it consists, or their memory.
 Knows neither formats nor PyTorch.
 """
 
@@ -92,13 +93,13 @@ def _shared_memory(roles: Mapping[tuple[ModuleSpec, str], _Role], root: ModuleSp
         Views of memory, as `place_of` returns them.
     """
     ranges: dict[int, list[tuple[int, int, Any, _Role | None]]] = {}
-    """Begin, end, memory and role of each tensor, by the id of its storage."""
+    """Begin, end, memory and role of each tensor, by the id of its storage; `overlapping` takes the first two."""
     for key, tensor in state.items():
         if tensor.storage is None or not tensor.numel:
             continue
-        # A key leads through several modules; one of them may be a graph with a cell that has the tensor.
-        places = [(spec, key_there) for spec, _, key_there in way_to(root, key)]
-        role = next((roles[place] for place in places if place in roles), None)
+        # One of the modules around the tensor may be a graph with a cell that has it, by its key in that graph.
+        graphs_and_keys = [(spec, key_there) for spec, _, key_there in way_to(root, key)]
+        role = next((roles[place] for place in graphs_and_keys if place in roles), None)
         begin, end = tensor.reach()
         ranges.setdefault(id(tensor.storage), []).append((begin, end, place_of(tensor), role))
     shared: set[Any] = set()

@@ -118,24 +118,24 @@ class TensorMoves:
         homes = self._homes()
         pieces: list[Piece] = []
         shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        """The shapes of the tensors that are made, by the prefix of their module and their names there."""
+        """The shapes of the new tensors, by the prefix of their module and their names there; see `replace_tensors`."""
         for key, tensor in self._result.state.items():
             owner, name = self._owners[key]
             if owner not in homes:  # a module of several places, which stays where it is
                 continue
             home = homes[owner]
+            shapes_of_new: dict[str, tuple[int, ...]]
             if (owner, name) in self._pieces_of_cells:  # of a cell: it becomes rows of a tensor of the layer
                 piece = self._pieces_of_cells[owner, name]
-                shapes_of_module = tensor_shapes(owner.target, owner.args, owner.kwargs)
+                shapes_of_new = tensor_shapes(owner.target, owner.args, owner.kwargs)  # of all tensors of the layer
             elif home.key(name) == key:  # most tensors stay where they are
                 continue
             else:  # only its key changes
                 piece = _whole(name, tensor)
-                shapes_of_module = {name: tensor.shape}
-            second_bias = home.key(piece.second_bias) if piece.second_bias else ""
-            pieces.append(evolve(piece, key=key, target=home.key(piece.target), second_bias=second_bias))
+                shapes_of_new = {name: tensor.shape}
+            pieces.append(home.moved(piece, key))
             shapes_at_home = shapes.setdefault(home.prefix, {})
-            for own_name, shape in shapes_of_module.items():
+            for own_name, shape in shapes_of_new.items():
                 shapes_at_home[home.name_of(own_name)] = shape
         if pieces:
             replace_tensors(self._result, pieces, shapes)
@@ -168,6 +168,16 @@ class _Home:
     def key(self, name: str) -> str:
         """Return the new key of a tensor of the module."""
         return self.prefix + self.name_of(name)
+
+    def moved(self, piece: Piece, key: str) -> Piece:
+        """Return the piece of a tensor of the module by keys of the whole model.
+
+        Args:
+            piece: the piece, by names of tensors in the module.
+            key: the former key of the tensor.
+        """
+        second_bias = self.key(piece.second_bias) if piece.second_bias else ""
+        return evolve(piece, key=key, target=self.key(piece.target), second_bias=second_bias)
 
 
 def _owner(root: ModuleSpec, key: str, places: Places) -> tuple[ModuleSpec, str]:

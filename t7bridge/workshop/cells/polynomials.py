@@ -186,7 +186,7 @@ class Atoms:
     def __init__(self) -> None:
         self._atoms: dict[tuple[str, Any, Block], Atom] = {}
 
-    def value(self, of: Any) -> Atom:
+    def of_value(self, of: Any) -> Atom:
         """Return the atom of a value of which nothing else is known; see `Atom.of`."""
         return self._atom("value", of, Block())
 

@@ -1,8 +1,9 @@
 """Reads the formulas of cells in values of a graph: what each letter of a formula stands for. Of the letters x is the
-input, h and c are the last output and cell state, H and C the new ones, any other is the sum of a gate.
+input, h and c are the last output and cell state, H and C the new ones, any other is the sum of a gate. A formula,
+`sigmoid(o) * tanh(C)`, and a value are both polynomials: sequences of terms, each the atoms of a product and a number,
+its factor. The atoms of a formula are pairs of a function, or an empty text, and a letter.
 
-A formula, `sigmoid(o) * tanh(C)`, and a value are both polynomials: sums of terms, products of atoms. The atoms of a
-formula are letters and functions of letters. Knows neither formats nor PyTorch.
+Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def read_highway(text: str, poly: Poly, atoms: Atoms) -> Iterator[Letters]:
 
 
 def _with_atom_for_sum(poly: Poly, atoms: Atoms) -> Iterator[tuple[Poly, Atom, Poly]]:
-    """Yield a value with an atom in the place of a sum, for each sum that a gate multiplies and has as its own input.
+    """Yield a value with an atom in the place of a sum, for each sum that may be the input x of a highway layer.
 
-    Such a value has the terms of `sum * sigmoid(gate)`, or of `sum * (1 - sigmoid(gate))`, among others.
+    The gate is computed from x, so that a matrix multiplies x in its sigmoid; and the value has the terms of
+    `x * sigmoid(gate)`, or of `x * (1 - sigmoid(gate))`, among others.
 
     Args:
         poly: the value.
@@ -86,16 +88,17 @@ def _with_atom_for_sum(poly: Poly, atoms: Atoms) -> Iterator[tuple[Poly, Atom, P
         The sum; the atom; the value with it.
     """
     factors_in_terms = [atom for term, _ in poly for atom in term]
-    for gate in dict.fromkeys(sigmoids_in(factors_in_terms)):
+    for gate in dict.fromkeys(sigmoids_in(factors_in_terms)):  # each once
         one_minus_gate = polynomial((*number_alone(1.0), ((gate,), -1.0)))
-        sums = [value for value in _values_times_matrices(gate.of) if len(value) > 1]
-        for total in sums:
-            atom = atoms.value(total)
+        for value in _values_times_matrices(gate.of):
+            if len(value) == 1:
+                continue  # it is not a sum
+            atom = atoms.of_value(value)
             for factor in (atom_alone(gate), one_minus_gate):
-                terms = times(total, factor)
+                terms = times(value, factor)
                 if set(terms) <= set(poly):
-                    others = [term for term in poly if term not in terms]
-                    yield total, atom, polynomial((*others, *times(atom_alone(atom), factor)))
+                    other_terms = [term for term in poly if term not in terms]
+                    yield value, atom, polynomial((*other_terms, *times(atom_alone(atom), factor)))
 
 
 def sigmoids_in(atoms: Iterable[Atom]) -> list[Atom]:

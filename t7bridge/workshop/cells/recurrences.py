@@ -65,8 +65,8 @@ def recurrence(root: ModuleSpec) -> Recurrence | None:
     It is `None` if no layer is recurrent, or they are of several kinds.
     """
     specs = [*specs_in(root)]
-    # The first two arguments of each are the numbers of features that it takes and returns. Some containers around
-    # cells have a kind, too, but no such arguments.
+    # Layers and cells: their first two arguments are the numbers of features that they take and return. Some containers
+    # around cells have a kind, too, but no such arguments.
     layers = [spec for spec in specs if traits_of(spec.target).recurrent is not None and len(spec.args) > 1]
     kinds = {recurrent_layer(spec).kind for spec in layers}
     if len(kinds) != 1:

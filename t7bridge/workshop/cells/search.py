@@ -100,8 +100,8 @@ class Search:
         self._spec = spec
         self._prefix = prefix
         self._tensors = tensors
-        inside = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
-        self._values = Values(spec, inside)
+        keys_in_graph = frozenset(key[len(prefix) :] for key in tensors if key.startswith(prefix))
+        self._values = Values(spec, keys_in_graph)
         self._readings: dict[Atom, Reading] = {}
         """The cells read so far, by the atom of the value that their last formula defines."""
         self._states = States(self._values, graph_of(spec), carried_over, self._readings)
@@ -143,8 +143,9 @@ class Search:
                 except NotACell as error:
                     obstacles += _worth_a_note(reading.kind, error)
                     continue  # another formula, or kind of cell, may still fit
-            self._readings[atom] = reading
+            # Values computed from this one have the atom, by which they find the reading that they continue.
             self._values.replace(number, atom)
+            self._readings[atom] = reading
             return True
         return False
 
@@ -157,12 +158,13 @@ class Search:
             poly: the value.
         """
         begun_cells = [self._readings[atom] for atom in _atoms_in(poly) if atom in self._readings]
-        functions_of_atoms = {atom.kind for atoms, _ in poly for atom in atoms}
+        # The kind of an atom that is a function is the name of that. No formula has a function inside of another.
+        functions_in_value = {atom.kind for atoms, _ in poly for atom in atoms}
         for kind in KINDS:
             first_letter, *_ = kind.formulas
             for letter, text in kind.formulas.items():
-                # A formula need not be read if the value has not all functions in it.
-                if not functions_in(text) <= functions_of_atoms:
+                # A quick check, as most values are of no cell: reading tries the terms in all orders.
+                if not functions_in(text) <= functions_in_value:
                     continue
                 if letter == first_letter:
                     yield letter, Reading(kind)
@@ -184,10 +186,10 @@ class Search:
             begun: what was read of the cell before.
         """
         text = begun.kind.formulas[letter]
-        several_letters = [*read_formula(text, poly, begun.letters)]
-        if begun.kind.is_highway and not several_letters:
-            several_letters = [*read_highway(text, poly, self._values.atoms)]
-        readings = [evolve(begun, letters=letters) for letters in several_letters]
+        possible_letters = [*read_formula(text, poly, begun.letters)]
+        if begun.kind.is_highway and not possible_letters:  # its input may be a sum
+            possible_letters = [*read_highway(text, poly, self._values.atoms)]
+        readings = [evolve(begun, letters=letters) for letters in possible_letters]
         for reading in readings:
             if are_gates(reading):
                 return reading
@@ -208,17 +210,21 @@ class Search:
         kind = reading.kind
         gates = gates_of(reading, self._values.atoms)
         seen = self._states.input_and_state(reading, gates)
-        x, h = seen.x, seen.h
-        set_unknown_widths(gates, x, h, seen.is_proven)
+        x = seen.x
+        h = seen.h
+        set_unknown_widths(gates, x, h, seen.is_proven)  # in `gates`, before their sizes are compared
         sizes = checked_sizes(gates, x, h)
-        if "n" in gates:
+        if "n" in gates:  # the new value of a GRU, or the only gate of an RNN, which has no reset biases
             check_reset_biases(gates["n"])
         peepholes = pieces_of_peepholes(reading, gates)
         pieces = [*peepholes, *pieces_of_recurrent(kind, gates, x, h)]
         target = _target_of_recurrent(kind, gates, sees_cell_state=bool(peepholes))
-        options = {} if any(gate.biases for gate in gates.values()) else {"bias": False}
-        inputs = [x, h, reading.letters["c"]] if "c" in reading.letters else [x, h]
-        cell = self._graph_cell(reading, self._module(kind, target, sizes, options), inputs, pieces)
+        has_biases = any(gate.biases for gate in gates.values())
+        module = self._module(kind, target, sizes, options={} if has_biases else {"bias": False})
+        inputs = [x, h]
+        if "c" in reading.letters:
+            inputs.append(reading.letters["c"])
+        cell = self._graph_cell(reading, module, inputs, pieces)
         check_covered(pieces, cell.shapes)
         return cell
 

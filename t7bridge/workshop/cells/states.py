@@ -1,6 +1,9 @@
-"""Tells which of the two values that the gates of a cell multiply is its last output h, and which its input x.
+"""Tells which of the two values that the gates of a cell multiply with matrices is its last output h, and which its
+input x. A reading has the values that letters stand for: h and c are the last output and cell state, H and C the new
+ones. A value is a polynomial; a link to it leads to the output of a node (from 1) or to the input of the graph (0), and
+by a path to an element of that.
 
-In letters c is the last cell state, H and C are the new output and cell state. Knows neither formats nor PyTorch.
+Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -91,12 +94,23 @@ class States:
         # Of two that are as likely the later one: cells take their input first.
         h = max(likelihoods, key=lambda value: (likelihoods[value], values.index(value)))
         (x,) = (value for value in values if value != h)
-        # Any tanh of two products looks like an RNN: it is one only if one of the values is shown to be a state, of
-        # which the other is not computed.
-        is_shown = likelihoods[h] >= _Likelihood.SHOWN_BY_GRAPH
-        if reading.kind.name == "RNN" and (not is_shown or self._depends_on(x, h)):
-            raise NotACell("it is not known to be a state")
+        if reading.kind.name == "RNN":
+            self._check_rnn(x, h, likelihoods[h])
         return InputAndState(x, h, is_proven=likelihoods[h] == _Likelihood.CERTAIN)
+
+    def _check_rnn(self, x: Poly, h: Poly, likelihood: _Likelihood) -> None:
+        """Refuse an RNN whose last output is not shown to be one: any tanh of two products has the formula of an RNN.
+
+        Args:
+            x: the input.
+            h: the last output.
+            likelihood: how clearly h is that.
+
+        Raises:
+            NotACell: it is not clear, or the input is computed from h; or see `link_to`.
+        """
+        if likelihood < _Likelihood.SHOWN_BY_GRAPH or self._depends_on(x, h):
+            raise NotACell("it is not known to be a state")
 
     def _likelihood(self, value: Poly, reading: Reading, gates: Gates) -> _Likelihood:
         """Return how clearly a value is the last output of a cell.

@@ -1,5 +1,6 @@
-"""The tensors of a cell as pieces: each is a block of a tensor in the graph, and rows of a tensor of the cell. Of the
-values x is the input of the cell, h its last output. Knows neither formats nor PyTorch.
+"""The tensors of a cell as pieces: each is a block of a tensor in the graph, and rows of a tensor of the cell. A gate
+is the sum `W x + U h + b`, of x, the input of the cell, and h, its last output: W, U and b are such blocks. Knows
+neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def check_sources(pieces: Iterable[Piece], tensors: Mapping[str, Tensor], prefix
         prefix: that of the graph's tensors in it.
 
     Raises:
-        NotACell: it does.
+        NotACell: it does one of these.
     """
     pieces_of: dict[str, list[Piece]] = {}
     types: set[Any] = set()

@@ -1,8 +1,8 @@
 """The values in a graph: `Rows` of features that are polynomials, lists of values, and tuples of `Rows` that are joined
-along their features.
+along their features. A polynomial is a sequence of terms, each a product of atoms and a number, its factor. An atom is
+a value of which nothing else is known, a function of a polynomial, a block of a matrix times one, or of a vector.
 
-An atom of such a polynomial is a value of which nothing else is known, a function of a sum, a block of a matrix times a
-value, or a block of a vector. Inputs are taken to be batches. Knows neither formats nor PyTorch.
+Inputs are taken to be batches. Knows neither formats nor PyTorch.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Values:
         self._recorded_input = lookup(spec.obj, "innode.data.input") if spec.obj is not None else None
         """The last input of the graph, if the file has it."""
 
-    def value(self, link: Link, size: int | None = None) -> Rows:
+    def _as_atom(self, link: Link, size: int | None = None) -> Rows:
         """Return the value of a link as an atom of which nothing else is known, except perhaps its size.
 
         Args:
@@ -133,20 +133,31 @@ class Values:
         """
         number, path = link
         if number == 0:  # the input of the graph, or an element of it
-            recorded = self._recorded_input
-            for index in path:
-                items = items_of(recorded) or []
-                recorded = items[index] if 0 <= index < len(items) else None
-            if isinstance(recorded, Tensor) and len(recorded.size) == 2:  # examples and features
-                _, size = recorded.size
-        return Rows(atom_alone(self.atoms.value(link)), size)
+            recorded_size = self._recorded_size(path)
+            size = size if recorded_size is None else recorded_size
+        return Rows(atom_alone(self.atoms.of_value(link)), size)
+
+    def _recorded_size(self, path: tuple[int, ...]) -> int | None:
+        """Return the number of features of an element of the last input; `None` if the file does not have it.
+
+        Args:
+            path: from the input of the graph to the element; empty for the input itself.
+        """
+        recorded = self._recorded_input
+        for index in path:
+            items = items_of(recorded) or []
+            recorded = items[index] if 0 <= index < len(items) else None
+        if not isinstance(recorded, Tensor) or len(recorded.size) != 2:  # examples and features
+            return None
+        _, features = recorded.size
+        return features
 
     def run(self) -> Iterator[tuple[int, Poly]]:
         """Yield the number of each node that returns rows of features, which are not cut, and what each feature is.
 
         Before it asks for the next, the caller may `replace` the value by an atom, which the nodes after it then take.
         """
-        self._values = [self.value((0, ()))]
+        self._values = [self._as_atom((0, ()))]
         for number, node in enumerate(self._graph.nodes, 1):
             value = self._output_of_node(number, node)
             self._values.append(value)
@@ -165,7 +176,7 @@ class Values:
         try:
             return self.output(spec, f"{node.module}.", value)
         except UnknownValue:
-            return self.value((number, ()), _width(spec))
+            return self._as_atom((number, ()), _width(spec))
 
     def atom_of(self, number: int) -> Atom:
         """Return the atom that the value of a node is, or one that may `replace` it.
@@ -174,7 +185,7 @@ class Values:
             number: of the node, from 1; its value is rows of features.
         """
         atom = single_atom(self._values[number].poly)
-        return self.atoms.value((number, ())) if atom is None else atom
+        return self.atoms.of_value((number, ())) if atom is None else atom
 
     def replace(self, number: int, atom: Atom) -> None:
         """Make an atom the value of a node, of the same size."""
@@ -193,7 +204,7 @@ class Values:
             if isinstance(value, list) and -len(value) <= index < len(value):
                 value = value[index]
             else:  # an element of what is no list here is a value of its own, of which nothing is known
-                value = self.value((number, path[:depth]))
+                value = self._as_atom((number, path[:depth]))
         if isinstance(value, Rows):
             self.links.setdefault(value.poly, link)
         return value
@@ -216,8 +227,10 @@ class Values:
             if traits.polynomial:
                 # The name of a method of this class, and a last argument for it where it serves several classes.
                 name, *operation = traits.polynomial
-                return getattr(self, name)(spec, prefix, value, *operation)
-            # A container whose output is that of its modules. Not a graph: cells are searched in each by itself.
+                method = getattr(self, name)
+                return method(spec, prefix, value, *operation)
+            # Only of a container that computes nothing besides its modules. Cells are searched in each graph by itself:
+            # the output of a graph inside of this one is an atom.
             if traits.flow is None or not traits.transparent or traits.is_graph:
                 raise UnknownValue
             return traits.flow(spec, value, _Passed(self, prefix))
@@ -241,17 +254,18 @@ class Values:
         Raises:
             UnknownValue: the value has another number of features than the matrix has columns.
         """
-        inputs, outputs = spec.args[:2]
+        input_size, output_size = spec.args[:2]
         joined = value if isinstance(value, tuple) else (value,)
         parts = [_rows(part) for part in joined]
-        blocks = _blocks_of_columns(f"{prefix}weight", inputs, outputs, [part.size for part in parts])
+        # W (a, b) is A a + B b: of the columns of W those of A multiply the first part, and those of B the second.
+        blocks = _blocks_of_columns(f"{prefix}weight", input_size, output_size, [part.size for part in parts])
         terms: list[Any] = []
         for part, block in zip(parts, blocks):
             terms += atom_alone(self.atoms.matrix(block, part.poly))
         if f"{prefix}bias" in self._keys:
-            bias = Block(f"{prefix}bias", start=(0,), size=(outputs,))
+            bias = Block(f"{prefix}bias", start=(0,), size=(output_size,))
             terms += atom_alone(self.atoms.vector(bias))
-        return Rows(polynomial(terms), outputs)
+        return Rows(polynomial(terms), output_size)
 
     def function(self, spec: ModuleSpec, prefix: str, value: _Value, name: str) -> _Value:
         """Apply a function, one of `FUNCTIONS`, to every element."""
@@ -545,8 +559,9 @@ def _blocks_of_columns(key: str, inputs: int, outputs: int, sizes: list[int | No
     if sizes == [None, None]:
         # Where the second one begins is found by `search`, once it knows which is a state: its block is square.
         return [Block(key, (0,), (outputs,), HalfOfMatrix(inputs, is_last)) for is_last in (False, True)]
+    if sizes.count(None) > 1:
+        raise UnknownValue  # where each of them begins cannot be told
     rest = inputs - sum(size for size in sizes if size is not None)
-    # One unknown size is the rest. Several would all be: they have too many columns together.
     widths = [rest if size is None else size for size in sizes]
     if min(widths) < 1 or sum(widths) != inputs:
         raise UnknownValue
@@ -600,7 +615,7 @@ def _listed(value: _Value) -> list[_Value]:
     """Return a value that is a list; refuse any other.
 
     Raises:
-        UnknownValue: it is none.
+        UnknownValue: it is no list.
     """
     if not isinstance(value, list):
         raise UnknownValue

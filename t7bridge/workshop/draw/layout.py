@@ -146,9 +146,10 @@ def _lay_out_whole(box: Box, flows: list[Flow], *, keep_order: bool) -> None:
 
 
 def _without_long_arrows(box: Box) -> list[Flow]:
-    """Return the flows of a graph: instead of a very long arrow, there is one from a copy of the input, or to one.
+    """Return the flows of a graph, of which none from an input or to an output is very long, if that has others.
 
-    Inputs and outputs of a graph are boxes in it, its ends.
+    Inputs and outputs of a graph, its ends, are boxes in it. A very long arrow becomes a short one, from or to a copy
+    of the end next to the other box.
 
     Args:
         box: of the graph, which gets the boxes of the copies.
@@ -164,7 +165,7 @@ def _without_long_arrows(box: Box) -> list[Flow]:
             shortened.append(flow)
             continue
         arrow_counts[end] -= 1
-        copy = _add_copy_of_end(box, end, flow.label)
+        copy = _add_copy_of_end(box, end, flow.label)  # which has the label in its text
         shortened.append(Flow(copy, flow.end) if end == flow.start else Flow(flow.start, copy))
     return shortened
 
@@ -256,20 +257,23 @@ def _groups_of_parts(box: Box, layers: _Layers) -> list[Group]:
     groups = [_group_of_first_cut(box, layers)]
     # The last part ends behind all layers, and not at a cut.
     for cut, next_cut in pairwise([*layers.cuts, len(layers.nodes)]):
-        node = layers.node_of_cut(cut)
-        nodes = layers.nodes_from(cut + 1, next_cut + 1)
+        node = layers.node_of_cut(cut)  # which is in the last group so far
+        nodes_below = layers.nodes_from(cut + 1, next_cut + 1)  # up to that of the next cut, with it
         flows = layers.flows_from(cut, next_cut)
-        is_single_arrow = len(nodes) == 1 and len(flows) == 1
+        if not nodes_below:  # the graph ends with this cut
+            continue
+        is_single_arrow = len(nodes_below) == 1 and len(flows) == 1
         if is_single_arrow:
-            groups.append(Group.below(box, node, nodes, flows[0].label))
-        elif nodes:
-            if box.inside[node].y > height_of_column:
-                # The arrow to a group is a single one: it leads to a copy of the node, and the branches leave this.
-                copy = _add_copy_of_node(box, node)
-                groups.append(Group.below(box, node, [copy]))
-                flows = [Flow(copy, flow.end, flow.label) if flow.start == node else flow for flow in flows]
-                node = copy
-            _add_to_group(groups[-1], box, node, nodes, flows)
+            groups.append(Group.below(box, node, nodes_below, flows[0].label))
+            continue
+        is_column_full = box.inside[node].y > height_of_column
+        if is_column_full:
+            # The arrow to a group is a single one: it leads to a copy of the node, and the branches leave this.
+            copy = _add_copy_of_node(box, node)
+            groups.append(Group.below(box, node, [copy]))
+            flows = [Flow(copy, flow.end, flow.label) if flow.start == node else flow for flow in flows]
+            node = copy
+        _add_to_group(groups[-1], box, node, nodes_below, flows)
     return groups
 
 
@@ -490,19 +494,21 @@ def _packed(groups: list[_Extent], limit: float) -> _Columns:
     columns = _stacked(groups, limit)
     # Arrows between columns run above and below them, and need some space there.
     space_for_arrows = GAP / 2 if len(columns) > 1 else 0.0
+    between_columns = 2 * GAP
     places: list[Point] = []
     left_edges: dict[int, float] = {}
     left = 0.0
     for column in columns:
-        left_edges[len(places)] = left
-        # The ports of a column are below each other, so that the arrows from group to group are in one line.
+        number_of_first_group = len(places)
+        left_edges[number_of_first_group] = left
+        # The ports of a column, where arrows enter its groups, are below each other: so these arrows are in one line.
         left_of_ports = max(group.port for group, _ in column)
         right_of_ports = max(group.width - group.port for group, _ in column)
         for group, top in column:
             places.append((left + left_of_ports - group.port, top + space_for_arrows))
-        left += left_of_ports + right_of_ports + 2 * GAP
+        left += left_of_ports + right_of_ports + between_columns
     lowest = max(top + group.height for column in columns for group, top in column)
-    return _Columns(places, left_edges, left - 2 * GAP, lowest + 2 * space_for_arrows)
+    return _Columns(places, left_edges, width=left - between_columns, height=lowest + 2 * space_for_arrows)
 
 
 def _stacked(groups: list[_Extent], limit: float) -> list[list[tuple[_Extent, float]]]:

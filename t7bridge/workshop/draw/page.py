@@ -73,11 +73,12 @@ def _without_markup(text: str) -> str:
 
 
 def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int], first_view: Box) -> str:
-    """Return the positions that a page needs, as JSON without markup.
+    """Return the positions that a page needs, as a JSON object without markup.
 
-    `contents` is a list, and `of` has for each container the indexes in it of up to three contents: that with the
-    containers inside closed; that with repeated blocks one by one; and, if the container is open at first, that which
-    is seen then. `root` is the box of the model while it is closed, and `open` are the numbers of those open at first.
+    `contents` is a list of contents, equal ones once. `of` has for each container, by its number, up to three indexes
+    in that list: of its content with the containers inside closed; of the same with repeated blocks one by one; of what
+    is seen first. Without repeated blocks the first two are one, and without a third only one of them is there. `root`
+    is the box of the model while it is closed, and `open` are the numbers of the containers that are open at first.
 
     Args:
         blocks: all of them, each before those inside it.
@@ -93,6 +94,7 @@ def places_of(blocks: list[Block], folds: dict[int, list[Fold]], opened: set[int
             for view in _views_when_open(container, folds):
                 contents.add(container, _laid_out(view, model, first_view))
     for box in boxes_in(first_view):
+        # A block of a view is a copy of its `source`; one around a repetition has none.
         open_container = box.block.source if box.inside else None
         if open_container is not None:
             contents.add_first_seen(open_container, box)

@@ -305,27 +305,40 @@ def as_png(root: Box, title: str) -> bytes:
     Raises:
         UnsupportedError: none of them is installed, or can convert this one.
     """
-    data = as_svg(root, title).encode("utf-8", "replace")
+    svg = as_svg(root, title).encode("utf-8", "replace")
     try:
         import cairosvg
     except ImportError:
         pass
     else:
-        return bytes(cairosvg.svg2png(bytestring=data))
-    program = shutil.which("rsvg-convert")
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+        return bytes(cairosvg.svg2png(bytestring=svg))
     width, height = map(ceil, _size(root))
-    if program is not None:
-        png = subprocess.run([program], input=data, capture_output=True, check=False).stdout
-    elif browser is None:
-        raise UnsupportedError("no converter to .png is installed", hint=_HINT_FOR_PNG)
-    elif max(width, height) > _MOST_PIXELS:
-        raise UnsupportedError("this picture is too large for the browser that converts to .png", hint=_HINT_FOR_PNG)
-    else:
-        png = _by_browser(browser, data, width, height)
+    png = _by_program(svg, width, height)
     if not png.startswith(b"\x89PNG"):
         raise UnsupportedError("this picture cannot be converted to .png", hint="Write .svg or .html.")
     return png
+
+
+def _by_program(svg: bytes, width: int, height: int) -> bytes:
+    """Return what rsvg-convert, or else a browser, makes of a picture: the bytes of a PNG, or none if it fails.
+
+    Args:
+        svg: the picture.
+        width: of the picture, in pixels.
+        height: likewise.
+
+    Raises:
+        UnsupportedError: neither is installed, or there is only a browser, and the picture is too large for it.
+    """
+    program = shutil.which("rsvg-convert")
+    if program is not None:
+        return subprocess.run([program], input=svg, capture_output=True, check=False).stdout
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser is None:
+        raise UnsupportedError("no converter to .png is installed", hint=_HINT_FOR_PNG)
+    if max(width, height) > _MOST_PIXELS:
+        raise UnsupportedError("this picture is too large for the browser that converts to .png", hint=_HINT_FOR_PNG)
+    return _by_browser(browser, svg, width, height)
 
 
 def _by_browser(program: str, svg: bytes, width: int, height: int) -> bytes:

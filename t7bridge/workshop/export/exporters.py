@@ -83,29 +83,27 @@ def export_onnx(
     Raises:
         UnsupportedError: onnx, onnxscript or onnxruntime is not installed, or PyTorch's exporter refuses the model;
             the message names the layer.
-        ModelError: the module cannot compute the example, fixes a dimension that should be dynamic, or the outputs of
-            the file differ.
+        ModelError: the module cannot compute the example, has fewer outputs than names, fixes a dimension that should
+            be dynamic, or the outputs of the file differ.
 
     Source: https://docs.pytorch.org/docs/2.13/onnx_export.html.
     """
     onnxruntime, operators = _onnx_packages()
     example = _example_call(module, inputs, dynamic)
-    exported_module = _with_layers_of_onnx(module)
-    shapes = _dynamic_shapes(example.arguments, dynamic)
-    others = _of_other_images(exported_module, example.arguments, shapes, dynamic)
+    output_count = len(example.outputs)
+    if len(outputs) > output_count:
+        raise ModelError("there are more names than outputs", expected=f"{output_count}", found=f"{len(outputs)}")
+    module_for_onnx = _with_layers_of_onnx(module)
+    dynamic_shapes = _dynamic_shapes(example.arguments, dynamic)
+    others = _arguments_of_other_images(module_for_onnx, example.arguments, dynamic_shapes, dynamic)
     names = [item.name for item in _flat(inputs)]
-    to_onnx = _onnx_exporter(exported_module, names, list(outputs), _translations(operators))
+    to_onnx = _onnx_exporter(module_for_onnx, names, list(outputs), _translations(operators))
     with _quiet():
-        onnx_program = _exported(to_onnx, exported_module, example.arguments, shapes)
+        onnx_program = _exported(to_onnx, module_for_onnx, example.arguments, dynamic_shapes)
         _rename_outputs(onnx_program.model.graph, names_of_inputs=names)
         onnx_program.save(path)  # with a second file for weights beyond 1.5 GB
-    try:
-        session = _session_of(onnxruntime, path)
-        results = [_computed_by_onnx(session, names, arguments) for arguments in (example.arguments, *others)]
-    except Exception as error:  # onnxruntime raises classes of its own, without a common base
-        raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
+    names_of_outputs, results = _results_of_onnx(onnxruntime, path, names, [example.arguments, *others])
     difference = _checked_difference(module, example, others, results, path)
-    names_of_outputs = [output.name for output in session.get_outputs()]
     return Exported(names, names_of_outputs, difference, f"onnxruntime {onnxruntime.__version__}")
 
 
@@ -124,10 +122,12 @@ def _onnx_packages() -> tuple[Any, Any]:
     return onnxruntime, opset18
 
 
-def _of_other_images(
+def _arguments_of_other_images(
     module: nn.Module, arguments: tuple[Any, ...], shapes: Any, dynamic: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """Return the arguments of a call with other heights and widths that a module takes; none if these are not dynamic.
+
+    With them the exported file is compared with the module a second time.
 
     Args:
         module: the module.
@@ -143,7 +143,29 @@ def _of_other_images(
     # A program of torch.export checks which sizes it is for; what becomes of it in ONNX does not.
     with _quiet():
         program = _exported(_to_program, module, arguments, shapes)
-        return _of_other_sizes(program, arguments, dynamic)
+        return _arguments_of_other_sizes(program, arguments, dynamic)
+
+
+def _results_of_onnx(
+    onnxruntime: Any, path: str, names: list[str], arguments_of_calls: list[tuple[Any, ...]]
+) -> tuple[list[str], list[list[torch.Tensor]]]:
+    """Return the names of the outputs of an ONNX file, and what onnxruntime computes in each call.
+
+    Args:
+        onnxruntime: the package.
+        path: of the file.
+        names: of the inputs.
+        arguments_of_calls: of each call.
+
+    Raises:
+        ModelError: onnxruntime cannot run the file.
+    """
+    try:
+        session = _session_of(onnxruntime, path)
+        results = [_computed_by_onnx(session, names, arguments) for arguments in arguments_of_calls]
+    except Exception as error:  # onnxruntime raises classes of its own, without a common base
+        raise ModelError(f"onnxruntime cannot run the exported model: {_first_line(error)}", file=path) from error
+    return [output.name for output in session.get_outputs()], results
 
 
 def _session_of(onnxruntime: Any, path: str) -> Any:
@@ -182,7 +204,7 @@ def _computed_by_onnx(session: Any, names: list[str], arguments: tuple[Any, ...]
 
 def _onnx_exporter(
     module: nn.Module, names: list[str], output_names: list[str], table: dict[Any, Callable[..., Any]]
-) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
+) -> _Exporter:
     """Return a function that exports a module, or a part of it, as ONNX, as `_exported` calls it.
 
     Args:
@@ -232,7 +254,7 @@ def export_pt2(module: nn.Module, inputs: Examples, path: str, dynamic: Sequence
             torch.export.save(program, path)
             program_of_file = torch.export.load(path)
             results = [_computed_by_program(program_of_file, example.arguments)]
-            others = _of_other_sizes(program_of_file, example.arguments, dynamic)
+            others = _arguments_of_other_sizes(program_of_file, example.arguments, dynamic)
             results += [_computed_by_program(program_of_file, arguments) for arguments in others]
         except ModelError:  # the program takes no other sizes
             raise
@@ -366,7 +388,9 @@ _INCREASES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 256)
 """Pixels that are added to heights and widths to find other sizes that a program takes."""
 
 
-def _of_other_sizes(program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]) -> list[tuple[Any, ...]]:
+def _arguments_of_other_sizes(
+    program: Any, arguments: tuple[Any, ...], dynamic: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """Return the arguments of a call with other heights and widths that a program takes; none if these are not dynamic.
 
     Args:
@@ -501,14 +525,18 @@ def _to_program(module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> A
     return torch.export.export(module, arguments, dynamic_shapes=shapes)
 
 
-def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
+_Exporter = Callable[[nn.Module, tuple[Any, ...], Any], Any]
+"""Exports a module for arguments, with the dynamic shapes of these, or raises any exception."""
+
+
+def _exported(exporter: _Exporter, module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> Any:
     """Return the result of an exporter; if it refuses the module, the error names the layer.
 
     Args:
-        exporter: exports a module for arguments, with dynamic shapes.
+        exporter: of the file's format.
         module: the module.
         arguments: its arguments.
-        shapes: the dynamic shapes.
+        shapes: the dynamic shapes of these; `None` if all sizes are fixed.
 
     Raises:
         UnsupportedError: it refuses the module.
@@ -526,11 +554,11 @@ def _exported(exporter: Any, module: nn.Module, arguments: tuple[Any, ...], shap
         ) from error
 
 
-def _refused(exporter: Any, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
+def _refused(exporter: _Exporter, module: nn.Module, arguments: tuple[Any, ...]) -> tuple[str, str, Exception] | None:
     """Return the first innermost module that cannot be exported alone: path, class and error; `None` if all can be.
 
     Args:
-        exporter: see `_exported`.
+        exporter: has refused the whole.
         module: the whole.
         arguments: its arguments, by which those of the modules inside are determined.
     """
@@ -712,7 +740,7 @@ def _stepped_lstm_of(layer: Any) -> nn.Module:
         layer.hidden_size,
         layer.proj_size,
         layer.batch_first,
-        mask_zero="",
+        mask_zero="",  # which an LSTM of torch.nn has not
         remember=layer.remember,
         state=layer.state,
     )

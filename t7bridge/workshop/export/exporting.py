@@ -24,7 +24,7 @@ from ...conversion.options import (
     verb,
 )
 from ...data import define
-from ...errors import ModelError, WriteError, about_file
+from ...errors import ModelError, OptionError, WriteError, about_file
 from ...io.output import check_replaceable, local_target
 from ...io.source import ByteSource, PathLike, inputs_protected
 from ...limits import Budget, Limits
@@ -89,7 +89,7 @@ class Export:
     target: PathLike = option("file to write: X.onnx or X.pt2", kw_only=False, metavar="DST")
     input: Inputs = INPUT
     output: Sequence[str] = option(
-        "name of an output; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
+        "name of an output in ONNX; may be repeated", default=(), flags=("--output-name",), metavar="NAME"
     )
     dynamic: Sequence[str] = option(
         "let dimensions of the inputs have other sizes: batch, or batch,height,width", default=(), metavar="NAMES"
@@ -114,7 +114,7 @@ def export(request: Export) -> ExportReport:
         target: the file to write; its suffix selects the format.
         input: the input, `(1, 3, 224, 224)` or any form of `t7bridge.conversion.inputs`; a list of such texts for a
             model with a table as input.
-        output: names for the outputs.
+        output: names for the first outputs of an ONNX file; the others have the exporter's.
         dynamic: the dimensions that may have other sizes: `("batch",)`, the first of every input; `("batch", "height",
             "width")`, the last two of inputs with four or more as well. The file is compared at another size, too.
 
@@ -123,6 +123,7 @@ def export(request: Export) -> ExportReport:
         ModelError: no input is given, a shape is invalid or does not fit, or the exported model computes something
             else, or fixes a dimension that should be dynamic.
         UnsupportedError: a package is missing, or the exporter refuses a layer; the message names it.
+        OptionError: there are names for the outputs of a `.pt2`, which has no place for them.
         TargetExistsError: the file exists and `force` is not set.
     """
     if not request.input:
@@ -135,7 +136,6 @@ def export(request: Export) -> ExportReport:
 
     with about_file(os.fspath(request.source)), ByteSource.from_path(request.source) as source:
         _check_calls(module, source.size, request.limits)
-    # Under its own name, as ONNX finds the weights by the name of the file next to it.
     with _appearing_together(target, request.force) as (temporary, sizes), about_file(os.fspath(request.source)):
         if _suffix_of(target) == ".onnx":
             result = export_onnx(module, inputs, temporary, request.output, dynamic)
@@ -155,12 +155,15 @@ def _checked_target(request: Export) -> str:
 
     Raises:
         ModelError: the suffix is that of no format.
+        OptionError: an option does not apply to the format.
         TargetExistsError: the file exists and `force` is not set.
     """
     target = local_target(request.target)
     suffix = _suffix_of(target)
     if suffix not in SUFFIXES:
         raise ModelError("unknown format", file=target, expected=" or ".join(SUFFIXES), found=suffix or "no suffix")
+    if request.output and suffix != ".onnx":
+        raise OptionError(problems=(("output", f"does not apply to {suffix}: only outputs of ONNX have names"),))
     check_replaceable(os.path.realpath(target), request.force)
     return target
 
@@ -201,9 +204,10 @@ def _dynamic_names(dynamic: str | Sequence[str]) -> tuple[str, ...]:
 
 @contextmanager
 def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[str, int]]]:
-    """Provide a path for a file that may have others beside it, and a dict for the sizes of all of them by name.
+    """Provide a path for a file that may have others beside it, and a dict that gets the sizes of all of them by name.
 
-    They get their names only if the context ends without an error; the file that refers to the others the last.
+    When the context ends without an error, they get their names, the file that refers to the others last, and the dict
+    is filled; otherwise they are removed.
 
     Args:
         target: the file that is to appear, and whose folder the others appear in.
@@ -220,6 +224,7 @@ def _appearing_together(target: str, force: bool) -> Iterator[tuple[str, dict[st
         raise WriteError(f"the folder cannot be written: {error.strerror}", file=folder) from error
     try:
         files: dict[str, int] = {}
+        # Files of ONNX name the file with the weights that is next to them: all have their final names already.
         name_of_target = os.path.basename(target)
         yield os.path.join(scratch, name_of_target), files
         for name in sorted(os.listdir(scratch), key=lambda name: name == name_of_target):

@@ -1,7 +1,8 @@
-"""Models of installed libraries, by the shapes of their layers: which of them has those of a state dict.
+"""Models of installed libraries, by the shapes of their layers: which of them has those of a state dict. A factory is a
+class or function that makes a model. The signature of a model counts its layers by their shapes; it is computed once
+for each release of a library, and kept in a file in the user's cache folder.
 
-Their signatures are computed once for each release and kept in the user's cache folder. A cache is data: only factories
-that the library offers itself are ever called.
+A cache is data: only factories that the library offers itself are ever called.
 """
 
 from __future__ import annotations
@@ -164,10 +165,13 @@ class Library:
     models: dict[str, list[Variant]] = field(factory=dict)
 
     def candidates(self, wanted: Signature) -> tuple[list[Candidate], list[Candidate]]:
-        """Return the models with the layers wanted and no others, the plainest first, and the rest, the nearest first.
+        """Return the models with the layers wanted and no others, the shortest name first, and the rest, nearest first.
 
         The number of classes is free: a model with another one is made with that of the layers wanted. Models without
         a layer in common are left out.
+
+        Raises:
+            ModelError: a key of `models` is not the text of a factory.
         """
         same: list[Candidate] = []
         others: list[Candidate] = []
@@ -180,12 +184,20 @@ class Library:
                     same.append(candidate)
                 else:
                     others.append(candidate)
-        same.sort(key=_plainness)
-        others.sort(key=lambda candidate: (-candidate.share, *_plainness(candidate)))
+        same.sort(key=_length_and_name)
+        others.sort(key=lambda candidate: (-candidate.share, *_length_and_name(candidate)))
         return same, others
 
+    def only_with_layers(self, count: int) -> Library:
+        """Return the library with those of its factories of which a variant has so many layers."""
+        models = {}
+        for name, variants in self.models.items():
+            if any(variant.layers.total() == count for variant in variants):
+                models[name] = variants
+        return evolve(self, models=models)
 
-def _plainness(candidate: Candidate) -> tuple[int, str]:
+
+def _length_and_name(candidate: Candidate) -> tuple[int, str]:
     """Return the key by which the shortest names come first."""
     text = str(candidate.factory)
     return len(text), text
@@ -219,19 +231,21 @@ def library(home: str) -> Library:
     if not factories:
         raise ModelError(f"{home} has no class or function that makes a PyTorch module without arguments")
     release = _release(home)
-    # Without a release nothing tells whether what was kept is still right.
-    path = os.path.join(cache_folder(), f"{home}-{release}.json") if release else ""
-    cached = _read(path).models if path else {}
+    if not release:  # nothing would tell whether what was kept is still right
+        result = Library(home)
+        _add_variants(result.models, factories)
+        return result
+    path = os.path.join(cache_folder(), f"{home}-{release}.json")
+    cached = _read(path).models  # none if there is no such file
     names = [str(factory) for factory in factories]
-    models = Library(home, release, {name: cached[name] for name in names if name in cached})
-    missing = [factory for factory in factories if str(factory) not in models.models]
+    result = Library(home, release, {name: cached[name] for name in names if name in cached})
+    missing = [factory for factory in factories if str(factory) not in cached]
     if missing:
         try:
-            _compute(missing, models.models)
+            _add_variants(result.models, missing)
         finally:  # of an interrupted run, what is computed is kept: the next one continues
-            if path:
-                _write(path, models)
-    return models
+            _write(path, result)
+    return result
 
 
 def with_classes(factory: Factory, classes: int) -> Factory | None:
@@ -247,30 +261,26 @@ def with_classes(factory: Factory, classes: int) -> Factory | None:
 def names_among(paths: Iterable[str], tensors: Mapping[str, Any]) -> list[str]:
     """Return the models in files of the cache that have the layers of a state dict; nothing is imported or called.
 
-    Of each library, the first of its files counts, and the plainest name.
+    Of each library the first of its files counts, and of its models the one with the shortest name.
 
     Args:
-        paths: of the files, the newest first.
+        paths: of the files, the newest first; one that cannot be read holds no models.
         tensors: the state dict.
     """
     wanted = signature(tensors)
-    count = wanted.total()
-    if count < _FEWEST:
+    if wanted.total() < _FEWEST:
         return []
     newest: dict[str, Library] = {}
     for models in map(_read, paths):
         newest.setdefault(models.home, models)
     names = []
     for models in newest.values():
-        # A model with the same layers, or with another number of classes, has as many. The others need not be compared.
-        likely = {}
-        for name, variants in models.models.items():
-            if any(variant.layers.total() == count for variant in variants):
-                likely[name] = variants
+        # A model with the same layers, or with another number of classes, has as many: others need not be compared.
+        likely = models.only_with_layers(wanted.total())
         with suppress(ModelError):  # a text in the file is not the name of a factory
-            same, _ = evolve(models, models=likely).candidates(wanted)
-            if same:
-                names.append(str(same[0].factory))
+            with_same_layers, _ = likely.candidates(wanted)
+            if with_same_layers:
+                names.append(str(with_same_layers[0].factory))
     return sorted(names, key=len)
 
 
@@ -280,19 +290,18 @@ def _release(home: str) -> str:
     return "" if home.endswith(".py") else str(getattr(package, "__version__", ""))
 
 
-def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None:
+def _add_variants(models: dict[str, list[Variant]], factories: list[Factory]) -> None:
     """Call factories, and add their variants.
 
     A class gets none if functions make its modules: `resnet50` is the name that counts, not `ResNet`.
 
     Args:
+        models: receives the variants of each factory, by its text, in the order of `_VARIANTS`.
         factories: those to call, without memory for weights.
-        models: receives the variants of each, by its text, in the order of `_VARIANTS`.
     """
-    # The names of factories that are classes, as Python has them.
-    names_of_classes: dict[str, str] = {}
-    # The names of classes whose modules are made by functions.
-    made_by_functions: set[str] = set()
+    # Of the factories that are classes, the names of these in Python, by the text of the factory.
+    class_of_factory: dict[str, str] = {}
+    made_by_functions: set[str] = set()  # classes, by the same names
     for number, factory in enumerate(factories):
         count_steps(number, len(factories))
         variants = []
@@ -300,14 +309,14 @@ def _compute(factories: list[Factory], models: dict[str, list[Variant]]) -> None
             class_ = type(module)
             class_name = f"{class_.__module__}.{class_.__qualname__}"
             if factory.attribute == class_.__qualname__:
-                names_of_classes[str(factory)] = class_name
+                class_of_factory[str(factory)] = class_name
             else:
                 made_by_functions.add(class_name)
             variants.append(_variant_of(module, _arguments_taken(factory, module)))
         models[str(factory)] = variants
-    for factory_name, class_name in names_of_classes.items():
+    for name, class_name in class_of_factory.items():
         if class_name in made_by_functions:
-            models[factory_name] = []
+            models[name] = []
 
 
 def _modules_of(factory: Factory) -> Iterator[Any]:
@@ -349,21 +358,32 @@ def _read(path: str) -> Library:
     """Return what a file of the cache holds; an empty library if it is missing, damaged or another program's."""
     try:
         with open(path, "rb") as file:
-            value = json.loads(file.read(_MAX_BYTES))
-        models = {}
-        counts: list[Any] = []  # all numbers in the file
-        for name, variants in value["models"].items():
-            models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
-            for variant in models[name]:
-                counts += (variant.classes or 0, *variant.layers.values())
-        home = value["home"]
-        release = value["release"]
-        has_types = all(type(text) is str for text in (home, release)) and all(type(count) is int for count in counts)
-        if value["format"] == _FORMAT and has_types:
-            return Library(home, release, models)
+            return _parsed(json.loads(file.read(_MAX_BYTES)))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass
-    return Library("")
+        return Library("")
+
+
+def _parsed(value: Any) -> Library:
+    """Return the library in the content of a file of the cache, as `_write` makes it.
+
+    Raises:
+        ValueError: it is of another format, or its names or numbers are none. Any other content may raise what Python
+            raises when it is read as such: `LookupError`, `TypeError` or `AttributeError`.
+    """
+    models = {}
+    numbers: list[Any] = []  # all that are in the file
+    for name, variants in value["models"].items():
+        models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
+        for variant in models[name]:
+            numbers += variant.layers.values()
+            if variant.classes:  # not None, which is no number
+                numbers.append(variant.classes)
+    home = value["home"]
+    release = value["release"]
+    has_texts = type(home) is str and type(release) is str
+    if value["format"] != _FORMAT or not has_texts or any(type(number) is not int for number in numbers):
+        raise ValueError("not what `_write` makes")
+    return Library(home, release, models)
 
 
 def _write(path: str, models: Library) -> None:

@@ -185,7 +185,7 @@ def _recurrent_match(source: Side) -> Match | None:
 def _best_of_libraries(source: Side, request: MatchKeys) -> Match:
     """Match with the models of libraries that have the same layers; return the best match, see `_best_of`.
 
-    Of equally good ones that is the one of the library asked first, with the plainest name.
+    Of equally good ones that is the one of the library asked first, with the shortest name.
 
     Args:
         source: the side that has the values.
@@ -219,7 +219,7 @@ def _matches_of(
     """Yield the matches with models of a library: some have the same shapes, and matching keys tells which is meant.
 
     Args:
-        same: those with the layers of the source and no others, the plainest first.
+        same: those with the layers of the source and no others, the shortest name first.
         others: those with other layers, the nearest first; they count only if all keys match nevertheless.
         source: the source.
         lines: the user's mapping.
@@ -553,9 +553,9 @@ class _Matching:
         target_count = gate_count(pair.target, self._target.tensors)
         if source_count == target_count:  # both are in PyTorch's order, or neither has gates
             return None
-        # One key alone is that of a cell of PyTorch. The order of the gates in the other one has to be known.
+        # Only one of the keys is that of a cell of PyTorch: the order of the gates in the other one has to be known.
         count = max(source_count, target_count)
-        if count == 1:  # and 0: a tensor with a name of PyTorch's, but too few rows for any cell
+        if count == 1:  # the other count is 0: neither has gates
             return None
         into_pytorch = target_count == count
         side = self._source if into_pytorch else self._target
@@ -613,9 +613,10 @@ class _Matching:
         """
         keys = self._keys_of(line, line.source, self._source, "source")
         targets = self._keys_of(line, line.target, self._target, "target")
-        # Of a key: a module has no pair. A key that keeps its values may be named twice.
-        settled = self._pairs.get(line.target)
-        if settled is not None and (settled.source is not None or line.source != NOTHING):
+        earlier = self._pairs.get(line.target)  # `None`, too, if the line is about a module
+        # Several lines may state that a key keeps its values.
+        both_keep = earlier is not None and earlier.source is None and line.source == NOTHING
+        if earlier is not None and not both_keep:
             raise ModelError(f"{line.place} of the mapping: {line.target} of the target is already paired")
         if line.source == NOTHING:
             for key in targets:

@@ -76,7 +76,8 @@ def pair_parts(
         target: those of the other, likewise.
         repeated: keys of parts of which others, tied to them, are left out. Their lists and graphs have holes.
         graphs: the data flow of both models, as far as it is known.
-        in_definition_order: whether the parts of each side are in the order of definition, and not sorted by name.
+        in_definition_order: for source and target, whether the parts are in the order of definition, and not sorted by
+            name.
         by_order: whether what nothing decides is paired in the order of both sides.
     """
     classify(source, target)
@@ -84,10 +85,11 @@ def pair_parts(
     solver = _Solver(source, target, graphs, in_definition_order, incomplete)
     solver.solve()
     conclusions = Conclusions(solver.pairs)
+    # What the rules have left of classes that both sides have.
     for sources, targets in solver.unpaired(source, target).shared():
         if by_order and len(sources) == len(targets):
-            for left, right in zip(sources, targets):
-                conclusions.pairs[right.number] = left.number, "order"
+            for source_part, target_part in zip(sources, targets):
+                conclusions.pairs[target_part.number] = source_part.number, "order"
         else:
             conclusions.doubts.append((sources, targets, solver.reason(sources[0].cls)))
     return conclusions
@@ -200,8 +202,9 @@ class _Solver:
     Args:
         source: the parts of one side.
         target: those of the other.
-        graphs: the data flow of both models.
-        in_definition_order: whether the parts of each side are in the order of their definition.
+        graphs: see `Graphs`.
+        in_definition_order: for source and target, whether the parts are in the order of their definition, and not
+            sorted by name.
         incomplete: classes of which parts are left out, being tied to others. Their lists and graphs have holes, so
             that only names and uniqueness tell the others apart.
 
@@ -221,17 +224,19 @@ class _Solver:
         self._target = target
         self._load_graphs = graphs
         self._graphs: tuple[Graph | None, Graph | None] = (None, None)
-        """Those of both sides; none of both until `solve` needs them."""
+        """Those of source and target, which `solve` loads; `None` before, and for a model without."""
         self._in_definition_order = in_definition_order
         self._incomplete = incomplete
         self._refused: dict[Class, str] = {}
-        """Classes that no later rule pairs, and the reason."""
+        """Why no later rule pairs the parts of a class, by that class; no entry for classes that may be paired."""
         self.pairs: dict[int, tuple[int, str]] = {}
         self._paired_sources: set[int] = set()
         """The numbers of the source parts in `pairs`."""
-        self._labels: tuple[dict[int, Label], dict[int, Label]] = (_labels(source), _labels(target))
-        """The labels of the parts of each side, by their numbers: their class until they are paired, then what `_pair`
-        gives them.
+        self._labels: tuple[dict[int, Label], dict[int, Label]] = (
+            _classes_by_number(source),
+            _classes_by_number(target),
+        )
+        """The labels of source and target parts, by the numbers of these; `_pair` changes those of parts that it pairs.
         """
 
     def solve(self) -> None:
@@ -273,14 +278,14 @@ class _Solver:
             why: the reason, see `Conclusions`.
         """
         is_new = False
-        for left, right in zip(source, target):
-            if right.number in self.pairs:
+        for source_part, target_part in zip(source, target):
+            if target_part.number in self.pairs:
                 continue
-            self.pairs[right.number] = (left.number, why)
-            self._paired_sources.add(left.number)
-            label = right.number  # which only both have: it is that of no other pair, and no class
-            self._labels[_SOURCE][left.number] = label
-            self._labels[_TARGET][right.number] = label
+            self.pairs[target_part.number] = (source_part.number, why)
+            self._paired_sources.add(source_part.number)
+            label = target_part.number  # which only both have: it is that of no other pair, and no class
+            self._labels[_SOURCE][source_part.number] = label
+            self._labels[_TARGET][target_part.number] = label
             is_new = True
         return is_new
 
@@ -327,14 +332,14 @@ class _Solver:
             if sorted(source_places) != sorted(target_places):
                 self._refused[cls] = _OTHER_GRAPH
                 continue
-            # Parts of one color are at places that look alike: only those alone at their place are paired here.
-            counts = Counter(source_places)
-            alone = {place: part for place, part in zip(source_places, sources) if counts[place] == 1}
-            pairs = [(alone[place], part) for place, part in zip(target_places, targets) if place in alone]
-            if _names_differ(pairs, scope.depths):
+            # Several parts of one color look alike to the graphs, and are left to later rules.
+            sources_alone = _alone_at_their_place(sources, source_places)
+            targets_alone = _alone_at_their_place(targets, target_places)
+            in_order = [sources_alone[place] for place in targets_alone]
+            if _names_differ(in_order, [*targets_alone.values()], scope.depths):
                 self._refused[cls] = _OTHER_NAMES
             else:
-                self._pair([left for left, _ in pairs], [right for _, right in pairs], "graph")
+                self._pair(in_order, [*targets_alone.values()], "graph")
 
     def _runs_in_order(self, source: list[PartList], target: list[PartList]) -> bool:
         """Return whether groups run in the order of their list on both sides; a side without a graph is not asked.
@@ -356,32 +361,46 @@ class _Solver:
     # Names
 
     def _pair_names(self, scope: _Scope) -> bool:
-        """Pair the parts that have the same names, below the prefixes that all have in common; return whether any is.
+        """Pair the parts of each class that have the same names on both sides; return whether any is paired.
 
-        Names with numbers count only if all names of the scope are the same on both sides: `norm1` may be the last one
-        where the others are `up4` to `up1`.
+        The prefix that all names of a side have in common does not count, see `_Scope.depths`.
         """
         all_names_agree = _names_agree(scope)
         has_pairs = False
         for sources, targets in self._pairable(scope):
             source_names = _by_name(sources, scope.depths[_SOURCE])
             target_names = _by_name(targets, scope.depths[_TARGET])
-            # Two parts have one name if their keys are `weight` and `.weight`.
+            # Two parts have one name if their keys are `weight` and `.weight`: names do not tell these apart.
             if source_names.keys() != target_names.keys() or len(source_names) < len(sources):
                 continue
+            if not self._may_pair_by_names(source_names, target_names, all_names_agree):
+                continue
             names = sorted(source_names)
-            if any(re.search("[0-9]", name) for name in names):
-                if not all_names_agree:
-                    continue
-                if not _have_letters(names) and not self._runs_as_numbered(source_names, target_names):
-                    continue
             sorted_sources = [source_names[name] for name in names]
             sorted_targets = [target_names[name] for name in names]
             has_pairs |= self._pair(sorted_sources, sorted_targets, "names")
         return has_pairs
 
+    def _may_pair_by_names(self, source: Mapping[str, Part], target: Mapping[str, Part], all_names_agree: bool) -> bool:
+        """Return whether parts of the same names are counterparts. Names that are no numbers, and have none, say so.
+
+        Numbers may count differently on both sides: `norm1` may be the last one where the others are `up4` to `up1`. So
+        names with numbers count only if the whole scope agrees.
+
+        Args:
+            source: the source parts of a class by their names.
+            target: the target parts, with the same names.
+            all_names_agree: whether all names in the scope are the same on both sides.
+        """
+        if not any(re.search("[0-9]", name) for name in source):
+            return True
+        if not all_names_agree:
+            return False
+        # The nodes of a graph may have any numbers: those alone count only if the nodes run in their order.
+        return _have_letters(source) or self._runs_as_numbered(source, target)
+
     def _runs_as_numbered(self, source: Mapping[str, Part], target: Mapping[str, Part]) -> bool:
-        """Return whether parts whose names are numbers run in that order: the nodes of a graph may have any numbers.
+        """Return whether parts whose names are numbers run in the order of these on both sides.
 
         Args:
             source: the parts of the source by their names, `0.1`.
@@ -405,9 +424,9 @@ class _Solver:
         for sources, targets in self._pairable(scope):
             if sources[0].cls in self._incomplete:
                 continue  # its list has holes
-            rows = self._in_order(scope, sources, targets)
-            if rows is not None:
-                self._pair(*rows, "numbers")  # none of them is paired yet
+            both_in_order = self._in_order(scope, sources, targets)
+            if both_in_order is not None:
+                self._pair(*both_in_order, "numbers")  # none of them is paired yet
                 return True
         return False
 
@@ -422,22 +441,26 @@ class _Solver:
             sources: the parts of the class on one side.
             targets: as many on the other.
         """
-        source_row = self._in_running_order(sources, _SOURCE)
-        target_row = self._in_running_order(targets, _TARGET)
-        if source_row and target_row:
-            return source_row, target_row
-        # A side without a graph, or with branches, has the order of its list.
+        # Empty for a side without a graph, or where the parts are on several branches.
+        ordered_sources = self._in_running_order(sources, _SOURCE)
+        ordered_targets = self._in_running_order(targets, _TARGET)
+        if ordered_sources and ordered_targets:
+            return ordered_sources, ordered_targets
+        # Empty for a side that has no list of all of these parts.
         source_list = _list_with(sources, scope.source)
         target_list = _list_with(targets, scope.target)
         if source_list and target_list and not self._have_common_order(source_list, target_list):
             return None
-        source_row = source_row or [part for part in source_list if part in sources]
-        target_row = target_row or [part for part in target_list if part in targets]
-        if not source_row or not target_row:
+        if not ordered_sources:
+            ordered_sources = [part for part in source_list if part in sources]
+        if not ordered_targets:
+            ordered_targets = [part for part in target_list if part in targets]
+        if not ordered_sources or not ordered_targets:
             return None
-        if not self._runs_in_order([[part] for part in source_row], [[part] for part in target_row]):
+        # A list has no order if a graph says another one, or none: its parts are on several branches.
+        if not self._runs_in_order([[part] for part in ordered_sources], [[part] for part in ordered_targets]):
             return None
-        return source_row, target_row
+        return ordered_sources, ordered_targets
 
     def _have_common_order(self, source: PartList, target: PartList) -> bool:
         """Return whether what two lists have in common comes in the same order: otherwise they are different lists.
@@ -464,9 +487,11 @@ class _Solver:
             return []
         nodes = {graph.nodes.get(part.number) for part in parts}
         if len(nodes) < len(parts):
-            return []  # some are inside one node, or in none
-        row = sorted(parts, key=graph.depth)
-        return row if all(graph.is_before(part, following) for part, following in pairwise(row)) else []
+            return []  # some are inside one node, which says nothing of their order
+        in_order = sorted(parts, key=graph.depth)
+        # False, too, for a part without a node.
+        is_one_row = all(graph.is_before(part, following) for part, following in pairwise(in_order))
+        return in_order if is_one_row else []
 
     def _labels_of(self, parts: PartList, side: int) -> list[Label]:
         """Return the labels of parts of a side, `_SOURCE` or `_TARGET`."""
@@ -477,12 +502,11 @@ class _Solver:
         target_lists = _lists_of_layers(scope.target)
         for source in _lists_of_layers(scope.source):
             for target in target_lists:
-                source_rows = _GroupList.of_layers(source)
-                target_rows = _GroupList.of_layers(target)
-                if self._belong_together(scope, source_rows, target_rows):
-                    is_new = self._pair(source, target, "numbers")
-                    if is_new:
-                        return True
+                if not self._belong_together(scope, _GroupList.of_layers(source), _GroupList.of_layers(target)):
+                    continue
+                is_new = self._pair(source, target, "numbers")
+                if is_new:
+                    return True
         return False
 
     def _pair_groups(self, scope: _Scope) -> list[_Scope]:
@@ -504,43 +528,44 @@ class _Solver:
 
         Whether they are the same list of both models, `_belong_together` says.
         """
-        source_rows = _group_lists_of(scope.source)
-        target_rows = _group_lists_of(scope.target)
-        for source in source_rows:
-            for target in target_rows:
+        source_lists = _group_lists_of(scope.source)
+        target_lists = _group_lists_of(scope.target)
+        for source in source_lists:
+            for target in target_lists:
                 if source.lengths == target.lengths:
                     yield source, target
-        for source in source_rows:
+        for source in source_lists:
             for cut in self._cut_alike(scope.target, _TARGET, source):
                 yield source, cut
-        for target in target_rows:
+        for target in target_lists:
             for cut in self._cut_alike(scope.source, _SOURCE, target):
                 yield cut, target
 
-    def _cut_alike(self, parts: PartList, side: int, rows: _GroupList) -> Iterator[_GroupList]:
-        """Yield the lists of layers of a side that can be cut into groups as long as those of the other side.
+    def _cut_alike(self, parts: PartList, side: int, other_list: _GroupList) -> Iterator[_GroupList]:
+        """Yield lists of layers of a side, cut into groups as long as those of a list of the other side.
 
-        As where one model has containers, `layer1.0`, and the other one long Sequential.
+        As where one model has containers, `layer1.0`, and the other one long Sequential. Whether the groups have the
+        same layers, `_belong_together` says.
 
         Args:
             parts: those of the side.
             side: `_SOURCE` or `_TARGET`.
-            rows: the list of groups of the other side.
+            other_list: the list of groups of the other side.
         """
         other_side = _TARGET if side == _SOURCE else _SOURCE
-        labels = {label for group in rows.groups for label in self._labels_of(group, other_side)}
+        labels = {label for group in other_list.groups for label in self._labels_of(group, other_side)}
         for layers in _lists_of_layers(parts):
             places = [place for place, label in enumerate(self._labels_of(layers, side)) if label in labels]
-            if len(places) != sum(rows.lengths):
+            if len(places) != sum(other_list.lengths):
                 continue
-            first = places[0]
+            begin = places[0]
             # The layers with these labels have to follow one another without a gap.
-            if places != list(range(first, first + len(places))):
+            if places != list(range(begin, begin + len(places))):
                 continue
             groups = []
-            for length in rows.lengths:
-                groups.append(layers[first : first + length])
-                first += length
+            for length in other_list.lengths:
+                groups.append(layers[begin : begin + length])
+                begin += length
             yield _GroupList(groups)
 
     def _belong_together(self, scope: _Scope, source: _GroupList, target: _GroupList) -> bool:
@@ -554,23 +579,24 @@ class _Solver:
             source: a list of groups of the source.
             target: one of the target.
         """
-        groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
+        # How often each label is in each group.
+        source_groups = [Counter(self._labels_of(group, _SOURCE)) for group in source.groups]
         target_groups = [Counter(self._labels_of(group, _TARGET)) for group in target.groups]
-        if groups != target_groups:
+        if source_groups != target_groups:
             return False
-        inside: Counter[Label] = sum(groups, Counter())
-        if not self._refused.keys().isdisjoint(inside) or not self._incomplete.isdisjoint(inside):
+        in_list: Counter[Label] = sum(source_groups, Counter())
+        if not self._refused.keys().isdisjoint(in_list) or not self._incomplete.isdisjoint(in_list):
             return False  # a class that is not paired, or whose lists have holes
-        outside = self._labels_outside(scope, inside)
-        if len(outside) == len(inside):
+        also_outside = self._labels_outside(scope, in_list)
+        if len(also_outside) == len(in_list):
             return False  # other lists may have all of these layers too
-        for label in outside:
-            if all(label in group for group in groups):
-                return False  # the one outside may be the first of a group that begins one layer earlier
-        if not self._begin_at_same_layers(source, target, outside):
+        in_every_group = set(source_groups[0]).intersection(*source_groups)
+        if not in_every_group.isdisjoint(also_outside):
+            return False  # the layer outside may be the first of a group, if each begins one layer earlier
+        if not self._begin_at_same_layers(source, target, also_outside):
             return False
         # If all are different, what is in a group tells which one it is, whatever their order.
-        are_all_different = len({frozenset(group.items()) for group in groups}) == len(groups)
+        are_all_different = len({frozenset(group.items()) for group in source_groups}) == len(source_groups)
         return are_all_different or self._have_order(source, target)
 
     def _labels_outside(self, scope: _Scope, inside: Counter[Label]) -> set[Label]:
@@ -600,9 +626,9 @@ class _Solver:
         # group, then the second ones, where the other has a group for each branch.
         if len(labels) == 1 and len(source.groups[0]) > 1:
             return False
-        for rows, is_in_definition_order in zip((source, target), self._in_definition_order):
+        for groups, is_in_definition_order in zip((source, target), self._in_definition_order):
             # `up4` may run before `up1`: names with numbers count only if layer by layer is defined in that order.
-            if not rows.has_bare_numbers and not (is_in_definition_order and rows.is_defined_in_order):
+            if not groups.has_bare_numbers and not (is_in_definition_order and groups.is_defined_in_order):
                 return False
         return self._runs_in_order(source.groups, target.groups)
 
@@ -635,7 +661,18 @@ def _colors_of(parts: PartList, colors_of_parts: Mapping[int, int]) -> list[int]
     return [colors_of_parts[part.number] for part in parts]
 
 
-def _labels(parts: PartList) -> dict[int, Label]:
+def _alone_at_their_place(parts: PartList, places: list[int]) -> dict[int, Part]:
+    """Return the parts at whose place no other one is, by that place.
+
+    Args:
+        parts: the parts.
+        places: that of each part, see `_colors_of`.
+    """
+    counts = Counter(places)
+    return {place: part for place, part in zip(places, parts) if counts[place] == 1}
+
+
+def _classes_by_number(parts: PartList) -> dict[int, Label]:
     """Return the classes of parts, by their numbers."""
     return {part.number: part.cls for part in parts}
 
@@ -658,16 +695,17 @@ def _names_agree(scope: _Scope) -> bool:
     return source.keys() == target.keys() and all(part.cls == target[name].cls for name, part in source.items())
 
 
-def _names_differ(pairs: list[tuple[Part, Part]], depths: tuple[int, int]) -> bool:
+def _names_differ(sources: PartList, targets: PartList, depths: tuple[int, int]) -> bool:
     """Return whether pairs contradict names: both sides have the same ones, with letters in each, but in other pairs.
 
     Args:
-        pairs: parts of source and target.
+        sources: the source part of each pair.
+        targets: the target parts, in the same order.
         depths: see `_Scope`.
     """
     source_depth, target_depth = depths
-    source_names = [".".join(left.path[source_depth:]) for left, _ in pairs]
-    target_names = [".".join(right.path[target_depth:]) for _, right in pairs]
+    source_names = [".".join(part.path[source_depth:]) for part in sources]
+    target_names = [".".join(part.path[target_depth:]) for part in targets]
     if source_names == target_names or sorted(source_names) != sorted(target_names):
         return False
     return _have_letters(source_names)
@@ -681,21 +719,28 @@ def _have_letters(names: Iterable[str]) -> bool:
 # Numbered lists
 
 
-def _numbered(parts: PartList) -> list[tuple[PartList, bool]]:
-    """Return the numbered lists that parts are in, in the order of their numbers.
+@define(frozen=True)
+class _NumberedList:
+    """Parts whose paths differ in one step, which is a number: `layers.0.conv` and `layers.1.conv`.
 
-    Returns:
-        The parts of each list, perhaps only one, and whether the number is the last step of their paths. Parts that are
-        in a list and in a list around it are in both.
+    Attributes:
+        parts: the parts in the order of their numbers, perhaps only one.
+        is_of_layers: whether the number is the last step of the paths, as in `layers.0`.
     """
-    rows = []
+
+    parts: PartList
+    is_of_layers: bool
+
+
+def _numbered(parts: PartList) -> list[_NumberedList]:
+    """Return the numbered lists that parts are in; parts in a list and in a list around it are in both."""
+    lists = []
     for (depth, path), members in _by_list_and_number(parts).items():
         # Two parts of one number, as `1` and `01` are, have no order: it is no list.
-        if all(len(same) == 1 for same in members.values()):
+        if all(len(of_one_number) == 1 for of_one_number in members.values()):
             in_order = [part for number in sorted(members) for part in members[number]]
-            is_last_step = depth == len(path) - 1
-            rows.append((in_order, is_last_step))
-    return rows
+            lists.append(_NumberedList(in_order, is_of_layers=depth == len(path) - 1))
+    return lists
 
 
 def _by_list_and_number(parts: PartList) -> dict[tuple[int, tuple[str, ...]], dict[int, PartList]]:
@@ -724,15 +769,15 @@ def _list_with(wanted: PartList, parts: PartList) -> PartList:
         parts: all, among which these are.
     """
     numbers = {part.number for part in wanted}
-    for row, _ in _numbered(parts):
-        if numbers.issubset(part.number for part in row):
-            return row
+    for numbered in _numbered(parts):
+        if numbers.issubset(part.number for part in numbered.parts):
+            return numbered.parts
     return []
 
 
 def _lists_of_layers(parts: PartList) -> list[PartList]:
     """Return the numbered lists of several layers: those whose number is the last step, `layers.0` and `layers.1`."""
-    return [row for row, is_last_step in _numbered(parts) if is_last_step and len(row) > 1]
+    return [numbered.parts for numbered in _numbered(parts) if numbered.is_of_layers and len(numbered.parts) > 1]
 
 
 def _group_lists_of(parts: PartList) -> list[_GroupList]:
@@ -740,8 +785,8 @@ def _group_lists_of(parts: PartList) -> list[_GroupList]:
 
     Groups are containers with a number, `layer1`, or layers with the same number in their names, `conv1` and `bn1`.
     """
-    rows = [*_lists_of_containers(parts), *_lists_of_numbered_names(parts)]
-    return sorted(rows, key=lambda row: -sum(row.lengths))
+    lists = [*_lists_of_containers(parts), *_lists_of_numbered_names(parts)]
+    return sorted(lists, key=lambda group_list: -sum(group_list.lengths))
 
 
 def _lists_of_containers(parts: PartList) -> Iterator[_GroupList]:
@@ -791,18 +836,17 @@ def _with_equal_numbers(names: Mapping[str, Mapping[int, PartList]]) -> Iterator
     """
     # The layers of each name by number, for all names that have the same numbers.
     by_numbers: dict[tuple[int, ...], list[Mapping[int, PartList]]] = {}
-    for members in names.values():
-        kinds = {_kind(part) for parts in members.values() for part in parts}
-        if len(kinds) == 1:  # `down0` and `down1` may be a convolution and its norm
-            by_numbers.setdefault(tuple(sorted(members)), []).append(members)
-    for numbers, rows in by_numbers.items():
-        if len(rows) < 2 or len(numbers) < 2 or not _are_counted(numbers):
+    for layers_of_name in names.values():
+        kinds = {_kind(part) for parts in layers_of_name.values() for part in parts}
+        if len(kinds) == 1:  # and not `down0` and `down1` that are a convolution and its norm
+            by_numbers.setdefault(tuple(sorted(layers_of_name)), []).append(layers_of_name)
+    for numbers, layers_of_names in by_numbers.items():
+        if len(layers_of_names) < 2 or len(numbers) < 2 or not _are_counted(numbers):
             continue
         groups = []
         for number in numbers:
-            group = [part for row in rows for part in row[number]]
-            # In the order of definition, as the groups of containers are: `part.number` is the place among all parts.
-            # It pairs nothing, but the same layers in another order are doubtful; see `_begin_at_same_layers`.
+            group = [part for layers in layers_of_names for part in layers[number]]
+            # In the order of the side's parts, as the groups of containers are; see `_begin_at_same_layers`.
             groups.append(sorted(group, key=lambda part: part.number))
         yield _GroupList(groups, has_bare_numbers=False)  # names come before the numbers
 

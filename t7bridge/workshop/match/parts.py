@@ -1,6 +1,6 @@
-"""Parts of a state dict, each the tensors of one module, and which of them look alike.
-
-Parts that look alike are of one class: by the names and shapes of their tensors, as strictly as both sides allow.
+"""Parts of a state dict, each the tensors of one module, and which of them look alike. These are of one class (`cls`),
+which has the names and shapes of their tensors, as strictly as both sides of a match allow. Derived tensors follow from
+others, or do not matter, as counts of batches: a side may lack them.
 """
 
 from __future__ import annotations
@@ -199,11 +199,12 @@ def classify(source: list[Part], target: list[Part]) -> None:
         in_source = Counter(part.cls for part in source)
         in_target = Counter(part.cls for part in target)
         for part in parts:
-            few, many = sorted((in_source[part.cls], in_target[part.cls]))
-            if few == many:
-                continue  # the comparison of the level before will do
-            # Names are left out only of parts of which one side has none at all.
-            if few > 0 and compare is _nameless:
+            source_count = in_source[part.cls]
+            target_count = in_target[part.cls]
+            if source_count == target_count:
+                continue  # the stricter comparison of an earlier level will do
+            # Names count as long as both sides have parts of the class.
+            if compare is _nameless and source_count > 0 and target_count > 0:
                 continue
             part.cls = (level, *compare(part))
     for side in (source, target):

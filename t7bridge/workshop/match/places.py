@@ -63,11 +63,22 @@ class Graph:
         """
         self.inputs.setdefault(node, []).append(segments)
         self.bit_of.setdefault(node, 1 << len(self.bit_of))
-        before = self.bits_before.setdefault(node, 0)
+        bits = self.bits_before.setdefault(node, 0)  # a set of nodes, one bit each
         for other in _names_in(segments):
             if other in self.bit_of:  # and not an input of the model
-                before |= self.bit_of[other] | self.bits_before[other]
-        self.bits_before[node] = before
+                bits |= self.bit_of[other] | self.bits_before[other]
+        self.bits_before[node] = bits
+
+    def add_row(self, nodes: list[str], segments: Segments) -> None:
+        """Add a call of each of several nodes, such as the layers of a recurrent module: each takes the output before.
+
+        Args:
+            nodes: the nodes, in the order in which they run.
+            segments: what the first one takes.
+        """
+        for node in nodes:
+            self.add_call(node, segments)
+            segments = (frozenset((node,)),)
 
     def depth(self, part: Part) -> int:
         """Return the number of nodes that a part depends on, 0 if it has no node: one that runs later has more."""
@@ -97,22 +108,21 @@ def graph_of(side: Side, parts: Sequence[Part]) -> Graph | None:
         return None
     wiring, keys_in_model = wired
     modules = {name for name, _ in wiring.calls}
-    nodes: dict[int, str] = {}
+    node_of_part: dict[int, str] = {}
     nodes_of_modules: dict[str, list[str]] = {}
     for part in parts:
         module = _module_of(part, modules, keys_in_model)
         if module:
-            nodes[part.number] = _node_of(part, module)
-            nodes_of_modules.setdefault(module, []).append(nodes[part.number])
-    rows = {module: _in_running_order(module, own_nodes) for module, own_nodes in nodes_of_modules.items()}
+            node = _node_of(part, module)
+            node_of_part[part.number] = node
+            nodes_of_modules.setdefault(module, []).append(node)
+    rows_of_nodes = {module: _in_running_order(module, nodes) for module, nodes in nodes_of_modules.items()}
     # What takes the output of a module takes that of the last of its nodes.
-    last_nodes = {module: row[-1] for module, row in rows.items()}
-    graph = Graph(nodes, outputs=_renamed(wiring.outputs, last_nodes))
+    last_nodes = {module: nodes[-1] for module, nodes in rows_of_nodes.items()}
+    graph = Graph(node_of_part, outputs=_renamed(wiring.outputs, last_nodes))
     for module, inputs in wiring.calls:
-        segments = _renamed(inputs, last_nodes)
-        for node in rows.get(module, [module]):  # a module without parts is a node, too
-            graph.add_call(node, segments)
-            segments = (frozenset((node,)),)  # the next one takes the output of this one alone
+        nodes = rows_of_nodes.get(module, [module])  # a module without parts is a node, too
+        graph.add_row(nodes, _renamed(inputs, last_nodes))
     return graph
 
 
@@ -219,30 +229,59 @@ def _numbered(values: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
     return result
 
 
+def _classes_of_nodes(graph: Graph, parts: Sequence[Part], classes: set[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the classes of the parts of each node that has any, in an order that is the same on both sides.
+
+    Args:
+        graph: the data flow between the parts.
+        parts: those of one side.
+        classes: the classes that count.
+    """
+    classes_of: dict[str, list[Any]] = {}
+    for part in parts:
+        node = graph.nodes.get(part.number)
+        if node is not None and part.cls in classes:
+            classes_of.setdefault(node, []).append(part.cls)
+    return {node: tuple(sorted(classes_there, key=repr)) for node, classes_there in classes_of.items()}
+
+
+@define(frozen=True)
+class _Taker:
+    """What takes the output of a node.
+
+    Attributes:
+        node: the node that takes it; `_OUTPUT` if that is an output of the model.
+        place: of the segment with that output among those that it takes, from 0.
+        count: the number of these segments.
+    """
+
+    node: str
+    place: int
+    count: int
+
+
 class _Flow:
     """The data flow between the parts of classes that both sides have equally often; other nodes are passed through.
+    Nodes with such parts take segments in each of their calls, from the nearest nodes with parts before.
 
     Args:
         graph: the data flow between all parts.
         parts: those of one side.
         classes: the classes.
+
+    Attributes:
+        classes: those of the parts of each node with parts.
     """
 
     def __init__(self, graph: Graph, parts: Sequence[Part], classes: set[Any]) -> None:
-        inside: dict[str, list[Any]] = {}
-        for part in parts:
-            node = graph.nodes.get(part.number)
-            if node is not None and part.cls in classes:
-                inside.setdefault(node, []).append(part.cls)
-        self.classes = {node: tuple(sorted(classes_there, key=repr)) for node, classes_there in inside.items()}
-        """The classes of the parts of each node that has any, in an order that is the same on both sides."""
+        self.classes = _classes_of_nodes(graph, parts, classes)
         self._graph = graph
         self._sources_of_passed: dict[str, frozenset[str]] = {}
         """What `_sources_of` returns for each node without parts, which is passed through."""
         self._calls = {node: [self._through(segments) for segments in graph.inputs[node]] for node in self.classes}
         """What each node with parts takes in each of its calls, as if the nodes without parts were not there."""
-        self._takers: dict[str, list[tuple[str, int, int]]] = {node: [] for node in self.classes}
-        """For each node with parts, what takes its output, a node or `_OUTPUT`, as which segment, and of how many."""
+        self._takers: dict[str, list[_Taker]] = {node: [] for node in self.classes}
+        """For each node with parts, what takes its output."""
         for taker, calls in self._calls.items():
             self._note_takers(taker, calls)
         self._note_takers(_OUTPUT, [self._through(graph.outputs)])
@@ -252,7 +291,7 @@ class _Flow:
         for segments in calls:
             for place, segment in enumerate(segments):
                 for node in segment & self.classes.keys():
-                    self._takers[node].append((taker, place, len(segments)))
+                    self._takers[node].append(_Taker(taker, place, count=len(segments)))
 
     def _through(self, segments: Iterable[frozenset[str]]) -> Segments:
         """Replace nodes without parts of these classes by what they take; equal neighbors become one."""
@@ -308,8 +347,8 @@ class _Flow:
             # What a call takes are segments, of which a concatenation has several.
             inputs = [tuple(_colors_of(segment, colors_of_nodes) for segment in call) for call in calls]
             takers = []
-            for taker, place, count in self._takers[node]:
-                takers.append((colors_of_nodes.get(taker, _NO_COLOR), place, count))
+            for taker in self._takers[node]:
+                takers.append((colors_of_nodes.get(taker.node, _NO_COLOR), taker.place, taker.count))
             # The order of calls and takers does not tell nodes apart.
             refined[node] = (colors_of_nodes[node], tuple(sorted(inputs)), tuple(sorted(takers)))
         return refined

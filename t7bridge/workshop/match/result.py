@@ -1,5 +1,6 @@
 """Result of `match`, the state dict that follows from it, and its file: a state dict, or the target's Lua model with
-other weights.
+other weights. A pair is a key of the target and the key of the source whose tensor it gets. Keys that nothing tells
+apart are ambiguous, those without a counterpart unmatched.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ class Match(Printed):
         pairs = f"{counted(len(self.pairs), 'pair')}, " if self.pairs else ""
         return pairs + self.sentence()
 
-    def _repr_html_(self) -> str:
-        """Return a table of the pairs and of the open keys, for notebooks."""
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the pairs and the open keys as rows of a table: source, target, shape, and reason."""
         rows = [(pair.source or "-", pair.target, extents(pair.target_shape), pair.why) for pair in self.pairs]
         for group in self.ambiguous:
             rows.append((", ".join(group.source), ", ".join(group.target), "", f"ambiguous: {group.reason}"))
@@ -183,9 +184,13 @@ class Match(Printed):
             rows.append((key, "", extents(self.source_side.tensors[key].shape), "unmatched"))
         for key in self.unmatched_target:
             rows.append(("", key, extents(self.target_side.tensors[key].shape), "unmatched"))
+        return rows
+
+    def _repr_html_(self) -> str:
+        """Return a table of the pairs and of the open keys, for notebooks."""
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("source", "target", "shape", "by"))
         body = ""
-        for row in rows:
+        for row in self._rows():
             cells = "".join(f"<td>{_cell(text)}</td>" for text in row)
             body += f"<tr>{cells}</tr>"
         notes = "".join(f"<div>{escaped(str(note))}</div>" for note in joined(self.notes))
@@ -210,7 +215,7 @@ class Match(Printed):
         """
         if self.ambiguous or not (self.complete or partial):
             raise ModelError(f"the keys do not match:\n  {self.problems()}\n")
-        # The tensors of the result, by what they are made from: tied ones are converted once, and stay tied.
+        # By what the tensors of the result are made from: tied ones are converted once, and stay tied.
         converted: dict[tuple[int, Shape, Gates | None], Tensor] = {}
         result: dict[str, Any] = {**self.target_side.tensors, **self.target_side.others}
         for pair in self.pairs:
@@ -449,11 +454,7 @@ def _write_model(request: WriteMatch) -> None:
     report = match.report
     target = match.target_side
     assert target.document is not None  # `write_match` has seen to that
-    problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
-    options = {"dtype": request.dtype is not None, "compact": request.compact}
-    problems = tuple((name, problem) for name, is_given in options.items() if is_given)
-    if problems:
-        raise OptionError(problems=problems, file=str(request.path))
+    _check_no_option_of_pt(request)
     report.notes += fill_template([target.module], match._filling(request.partial))
     report.target_format = "t7"
     report.mode = "template"
@@ -467,3 +468,19 @@ def _write_model(request: WriteMatch) -> None:
     report.target_bytes = output.position
     report.tensors = content.tensors
     report.storages = content.storages
+
+
+def _check_no_option_of_pt(request: WriteMatch) -> None:
+    """Refuse options that a `.t7` has no use for.
+
+    Raises:
+        OptionError: one of them is given.
+    """
+    problem = "does not apply to a .t7, which keeps the types and storages of its model; it is for a .pt"
+    problems = []
+    if request.dtype is not None:
+        problems.append(("dtype", problem))
+    if request.compact:
+        problems.append(("compact", problem))
+    if problems:
+        raise OptionError(problems=tuple(problems), file=str(request.path))

@@ -1,4 +1,6 @@
-"""The two sides of a match: state dicts from files, models and dicts.
+"""The two sides of a match: state dicts from files, models and dicts. The gates of a recurrent layer are blocks of rows
+of its tensors, in an order that PyTorch and each Lua package choose for themselves. A recognized cell is a module of
+PyTorch that stands for several layers of Lua.
 
 Models have a data flow between their parts, and cells, whose order of gates shapes do not show: i f g o in PyTorch,
 i f o g in char-rnn.
@@ -202,15 +204,15 @@ def _rename(side: Side, naming: Naming) -> None:
         ModelError: a rule renames nothing, or two keys get one name.
     """
     keys = side.keys
-    names = naming.renamed({key: key for key in keys})  # new key → key
+    own_keys = naming.renamed({key: key for key in keys})  # by their new names
     naming.check_used(keys, side.name)
-    new_names = dict(zip(keys, names))
-    side.keys = list(names)
+    new_names = {key: name for name, key in own_keys.items()}
+    side.keys = list(own_keys)
     side.tensors = {new_names[key]: tensor for key, tensor in side.tensors.items()}
     side.others = {new_names[key]: item for key, item in side.others.items()}
     side.derived = {new_names[key] for key in side.derived}
     side.lists = [[new_names[key] for key in keys_of_list] for keys_of_list in side.lists]
-    side.own_keys = dict(names)
+    side.own_keys = dict(own_keys)
 
 
 def _add_tensors(side: Side, state: Any) -> None:
@@ -573,8 +575,21 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
     Returns:
         For the prefix of each linear layer whose rows are gates of an LSTM, their order: `{"3.": "ifog"}`.
     """
-    # For the prefix of each layer the first row of each gate, and its letter.
-    rows: dict[str, list[tuple[int, str]]] = {}
+    orders = {}
+    for prefix, gates in _gates_of_layers(cells).items():
+        order = "".join(letter for _, letter in sorted(gates))
+        if len(order) == 4:  # a layer with all gates, and not one for each
+            orders[prefix] = order
+    return orders
+
+
+def _gates_of_layers(cells: Lifted) -> dict[str, list[tuple[int, str]]]:
+    """Return the gates of LSTMs in each linear layer, by its prefix: the first row of each gate there, and its letter.
+
+    Args:
+        cells: see `gate_orders`.
+    """
+    gates: dict[str, list[tuple[int, str]]] = {}
     for piece in cells.pieces:
         # A piece is the matrix or bias of one gate: a block of rows in Lua's layer, and one in PyTorch's cell.
         rows_of_gate, *columns = piece.size
@@ -583,13 +598,8 @@ def gate_orders(cells: Lifted) -> dict[str, str]:
         rows_of_cell, *_ = cells.state[piece.target].shape
         if columns and rows_of_cell == 4 * rows_of_gate:  # a matrix, of an LSTM
             letter = ORDERS[4][row_in_cell // rows_of_gate]
-            rows.setdefault(prefix_of(piece.key), []).append((row_in_lua, letter))
-    orders = {}
-    for prefix, gates in rows.items():
-        order = "".join(letter for _, letter in sorted(gates))
-        if len(order) == 4:  # a layer with all gates, and not one for each
-            orders[prefix] = order
-    return orders
+            gates.setdefault(prefix_of(piece.key), []).append((row_in_lua, letter))
+    return gates
 
 
 def _recognized(root: TorchObject, *, only_torch: bool) -> Lifted | None:
@@ -621,8 +631,8 @@ def with_cells(side: Side, other: Side, mapped: Iterable[str]) -> Side:
     """
     if side.module is None or not any(map(_KEY_WITH_GATES.match, other.tensors)):
         return side
-    # Recognized cells have the keys of Lua's layers. Where `save_module` recorded PyTorch's, or the user renamed them,
-    # the side has others.
+    # The side has other keys than Lua's layers, of which cells are recognized: `save_module` recorded those of PyTorch
+    # in the field, or the user renamed them.
     if ROOT_FIELD in side.module or side.own_keys:
         return side
     cells = _recognized(side.module, only_torch=True)

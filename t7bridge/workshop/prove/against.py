@@ -1,4 +1,5 @@
-"""What a model is proved against: values recorded in its file, pairs of an input and an output, a second model.
+"""What a model is proved against: values recorded in its file, pairs of an input and an output, a second model. The
+subject is the model that is proved; a recording is a table of an input and an output in another file.
 
 The code of generated folders and of factories is the user's own, and is imported on the user's request.
 May import conversion, formats, graph, nn and torchmodules.
@@ -345,7 +346,7 @@ def _from_factory(name: str, weights: dict[str, Any], path: str) -> nn.Module:
         weights: the state dict.
         path: of the weights, for messages.
     """
-    # Nothing is fetched that the weights replace.
-    model = in_double(make_module(Factory.parse(name), fetch=False))
-    load_weights(model, weights, path)  # after `in_double`, as those of Lua may be doubles
+    model = in_double(make_module(Factory.parse(name), fetch=False))  # pretrained weights would be replaced
+    # Into a model of doubles: those of Lua may be doubles, and would be rounded.
+    load_weights(model, weights, path)
     return model

@@ -318,7 +318,9 @@ class _Recorder:
         self.calls.append(call)
         # Layers run without a graph: it would only take memory.
         detached = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
-        return self._corrected(call, detached)
+        if self._first is None:
+            self._store_input(call, detached)
+        return self._with_input_of_partner(call, detached)
 
     def _call_of(self, place: str, layer: nn.Module, arguments: tuple[Any, Any]) -> Call:
         """Return the record of a layer that runs now on some arguments, without what it returns.
@@ -365,40 +367,38 @@ class _Recorder:
 
         return min(candidates, key=best_first, default=None)
 
-    def _corrected(self, call: Call, arguments: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the arguments that a layer gets: its own model's, with the input of its partner if that differs.
+    def _store_input(self, call: Call, arguments: tuple[Any, Any]) -> None:
+        """Store the input of a layer of the first model, unless it is too large; smaller ones may fit after it.
 
         Args:
-            call: of the layer, whose `inputs` are digests of the arguments; `stored_input` and `ran_on_same_input` are
-                set.
+            call: of the layer.
+            arguments: see `_with_input_of_partner`.
+        """
+        tensor = _only_float_of(arguments)
+        if tensor is not None and self._elements_left_to_store >= tensor.numel():
+            call.stored_input = tensor.clone()
+            self._elements_left_to_store -= tensor.numel()
+
+    def _with_input_of_partner(self, call: Call, arguments: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the arguments that a layer gets: its own model's, with the input of its partner if that differs.
+
+        They stay if it has no partner, or if the partner's input is not stored or does not fit.
+
+        Args:
+            call: of the layer, whose `inputs` are digests of the arguments; `ran_on_same_input` is set.
             arguments: the positional ones and those by keyword that its own model gave it.
         """
-        tensors = floats_of(arguments)
-        # Which of several inputs is wrong is not known: none is stored, or corrected.
-        only_input = tensors[0] if len(tensors) == 1 else None
-        if self._first is None and only_input is not None:
-            self._store_input(call, only_input)
         if call.partner is None:
             return arguments
         if same_inputs(call, call.partner):
             call.ran_on_same_input = True
             return arguments
-        input_of_partner = None if only_input is None else _fitting_input(call.partner, only_input)
+        own_input = _only_float_of(arguments)
+        input_of_partner = None if own_input is None else _fitting_input(call.partner, own_input)
         if input_of_partner is None:
             return arguments
         call.ran_on_same_input = True
         return _with_only_float(input_of_partner, arguments)
-
-    def _store_input(self, call: Call, tensor: torch.Tensor) -> None:
-        """Store the input of a layer of the first model, unless it is too large; smaller ones may fit after it.
-
-        Args:
-            call: of the layer.
-            tensor: its only input.
-        """
-        if self._elements_left_to_store >= tensor.numel():
-            call.stored_input = tensor.clone()
-            self._elements_left_to_store -= tensor.numel()
 
     # A layer that ends
 
@@ -429,6 +429,15 @@ class _Recorder:
             tensors += own_tensors(layer).values()
         self.calls[-1].outputs = [Digest.of(item) for item in tensors]
         return self.beginning_at(output, source=len(self.calls) - 1)
+
+
+def _only_float_of(arguments: tuple[Any, Any]) -> torch.Tensor | None:
+    """Return the only tensor of a floating-point type among the arguments of a layer; `None` if there are several.
+
+    Of several nobody knows which one is wrong: none is replaced.
+    """
+    tensors = floats_of(arguments)
+    return tensors[0] if len(tensors) == 1 else None
 
 
 def _fitting_input(partner: Call, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -46,7 +46,7 @@ def add_runs_inside(run: Run) -> None:
     except ModelError as error:
         run.contradiction = f"{error.message}: expected {error.expected}, found {error.found}"
     if container is None:
-        # Nobody knows what it does with its modules, if it has any: they have no runs.
+        # A layer, or a container of which nobody knows what it does with its modules: these have no runs.
         run.is_container = _has_modules(run.obj)
         return
     run.is_container = True
@@ -97,7 +97,8 @@ def _add_runs_of_flow(run: Run, container: _Container) -> None:
         return
     values.pass_back(result)
     if container.is_transparent:
-        # It does nothing itself: what its modules return is compared, and perhaps what it makes of that.
+        # Its modules are compared. Itself it is only if it computes something of what they return, such as a
+        # concatenation.
         run.is_compared = result.is_computed
         run.joined = result.joined()
 
@@ -226,8 +227,24 @@ class PassedValue:
         return Joined([part.value for part in self.parts], self.dim)
 
 
+@define(frozen=True)
+class _InsideCall:
+    """A call of a module inside a container.
+
+    Attributes:
+        input: what it took.
+        output: what it returned. `pass_back` finds the uses of both by their identity.
+        run: the run of the module.
+    """
+
+    input: PassedValue
+    output: PassedValue
+    run: Run
+
+
 class RecordedValues(Domain[PassedValue]):
-    """What Lua recorded of the values that a container passes; `call` adds the run of a module inside.
+    """What Lua recorded of the values that a container passes. Its flow, which says what it does with any values, calls
+    these methods, and `call` for each module inside, whose run is added: what is recorded of its call.
 
     Args:
         run: that of the container, which receives the runs of the modules inside.
@@ -239,8 +256,8 @@ class RecordedValues(Domain[PassedValue]):
         """The fields in which the container keeps what modules inside took, by their names."""
         self._nodes = recorded_nodes(run.obj)
         """What each node of a graph took and got back, in the order of the calls."""
-        self._calls: list[tuple[PassedValue, PassedValue]] = []
-        """The input and the output of each module that was called, in the order of `run.inside`."""
+        self._calls: list[_InsideCall] = []
+        """The calls of modules whose runs were added, in their order."""
         self._step: SequenceStep | None = None
         """While `steps` or `repeat` calls a function: the step of the sequence for which it does; else `None`."""
         self._output_before_step: Recorded = None
@@ -300,8 +317,7 @@ class RecordedValues(Domain[PassedValue]):
     def merge(self, value: PassedValue, dims: int, apply: Callable[[PassedValue], PassedValue]) -> PassedValue:
         """Apply a function to a tensor whose first dimensions are merged into one, so that `dims` remain.
 
-        Unlike that of `Domain.merge`, the result is not split again: the output of the container, which it is, is
-        recorded by itself.
+        The result, which is the output of the container, is not split again, as by `Domain.merge`: it is recorded.
         """
         if isinstance(value.value, Tensor):
             value = PassedValue(_with_merged_dims(value.value, dims))
@@ -337,14 +353,14 @@ class RecordedValues(Domain[PassedValue]):
     def call(self, spec: ModuleSpec, child: str, value: PassedValue, node: int | None = None) -> PassedValue:
         """Add the run of a module inside, and return its recorded output.
 
-        Of a module that ran all steps of a sequence in evaluation, only the run of the last step is added: its fields
-        are of that.
+        Of a module that ran all steps of a sequence in evaluation, only the run of the last step is added, as its
+        fields are of that: in other steps its output is not recorded.
 
         Args:
             spec: the container.
             child: the name of the module.
             value: its input as the flow has it; what the file records counts more.
-            node: of a graph, the number of the node.
+            node: of a graph, the number of the node; `None` for other containers.
         """
         inside = spec.children[child]
         assert inside.obj is not None  # see `_spec`
@@ -363,7 +379,7 @@ class RecordedValues(Domain[PassedValue]):
             if ran_in_evaluation:
                 run.previous_output = self._output_before_step  # in training it is among the module's own `outputs`
         output = PassedValue(run.recorded_output())
-        self._calls.append((value, output))  # `pass_back` finds both by their identity
+        self._calls.append(_InsideCall(value, output, run))
         return output
 
     def _input_in_field(self, child: str) -> PassedValue:
@@ -405,10 +421,10 @@ class RecordedValues(Domain[PassedValue]):
             result: the output of the container.
         """
         gradients = self._gradients_of_uses(result)
-        for (_, output), run in zip(self._calls, self._run.inside):
-            gradients_of_output = gradients.get(id(output), [])
-            if run.grad_output is None and len(gradients_of_output) == 1:
-                run.grad_output = gradients_of_output[0]
+        for call in self._calls:
+            gradients_of_output = gradients.get(id(call.output), [])
+            if call.run.grad_output is None and len(gradients_of_output) == 1:
+                call.run.grad_output = gradients_of_output[0]
 
     def _gradients_of_uses(self, result: PassedValue) -> dict[int, list[Recorded]]:
         """Return the gradients that come back from all uses of each value, by the id of its `PassedValue`.
@@ -420,8 +436,8 @@ class RecordedValues(Domain[PassedValue]):
         """
         # Values that were used, and the gradient with respect to each use.
         uses = [(result, self._run.grad_output)]
-        for (value, _), run in zip(self._calls, self._run.inside):
-            uses.append((value, run.recorded_grad_input()))
+        for call in self._calls:
+            uses.append((call.input, call.run.recorded_grad_input()))
         gradients: dict[int, list[Recorded]] = {}
         while uses:
             value, gradient = uses.pop()

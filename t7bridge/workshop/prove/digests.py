@@ -56,18 +56,18 @@ class Digest:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all elements are numbers, and none is infinite."""
+        """Whether all elements are numbers, and none is infinite, or so large that the norm is."""
         return isfinite(self.norm)
 
     def matches(self, other: Digest) -> bool:
         """Return whether two values are the same, apart from rounding in double precision.
 
-        Values that are not finite match none: what is made of them might be not a number in either model.
+        Values that are not finite match none, not even themselves: what a model makes of them says nothing.
         """
-        if self.numel != other.numel:
+        if self.numel != other.numel or not self.is_finite or not other.is_finite:
             return False
         is_same_norm = abs(self.norm - other.norm) <= CLOSE * max(self.norm, other.norm)
-        return is_same_norm and abs(self.projection - other.projection) <= CLOSE
+        return is_same_norm and abs(self.projection - other.projection) <= CLOSE  # relative to the norm already
 
 
 @cache

@@ -82,11 +82,12 @@ def derived_input(layer: LiveLayer, output: Recorded, is_intact: bool) -> Derive
     if not isinstance(output, Tensor) or not output.ndim or output.numel > _MOST_ELEMENTS:
         return None
     facts = in_lua_of(layer.obj)
-    if facts.first_row is not None and is_intact:  # a lookup table
+    if facts.first_row is not None and is_intact:  # a lookup table, whose entry states Lua's number of its first row
         rows = _rows(layer, to_doubles(output), facts.first_row)
         return Derived(rows, FROM_FIELD) if rows is not None else None
     if type(layer.module) is nn.Linear and is_intact and _is_solvable(layer, to_doubles(output)):
-        return Derived(to_doubles(output), FROM_OUTPUT, nearest_outputs)
+        # No input is returned: `nearest_outputs` solves for it, and computes the output from that.
+        return Derived(to_doubles(output), FROM_OUTPUT, function=nearest_outputs)
     unfolding = layer.obj.get("finput")
     if facts.unfolds and isinstance(unfolding, Tensor) and isinstance(layer.module, _CONVOLUTIONS):
         # Of the output only the sizes are used, which one that was overwritten has, too.
@@ -179,13 +180,12 @@ def _image_of_unfolding(conv: Any, unfolding: torch.Tensor, output: torch.Tensor
     places = output.shape[-rank:]
     batch = output.shape[: -rank - 1]  # without the dimension of the channels
     positions = prod(conv.kernel_size)
-    count = prod(batch) * conv.in_channels * positions * prod(places)
-    if count > _MOST_ELEMENTS:
+    count_of_elements = prod(batch) * conv.in_channels * positions * prod(places)
+    if count_of_elements > _MOST_ELEMENTS:
         return None
-    # Of another pass: the buffer has what the last one unfolded.
-    if unfolding.numel() != count or unfolding.shape[-1] != prod(places):
-        return None
-    # Each channel is unfolded alone: it counts as an image.
+    if unfolding.numel() != count_of_elements or unfolding.shape[-1] != prod(places):
+        return None  # it is of another pass than the output: the buffer has what was unfolded last
+    # Each channel is unfolded by itself, and counts as an image.
     unfolding_by_channels = unfolding.reshape(-1, positions, *places)
     images = _images_of_unfolding(unfolding_by_channels, conv.kernel_size, conv.stride, conv.padding)
     if images is None:
@@ -234,7 +234,7 @@ def _images_of_unfolding(unfolding: Any, kernel: Any, strides: Any, padding: Any
     """
     if min(strides) < 1 or min(padding) < 0 or _is_much_larger(unfolding, kernel, strides):
         return None
-    scatter, gather = _SCATTER_AND_GATHER[len(kernel)]
+    scatter, gather = _SCATTER_AND_GATHER[len(kernel)]  # a transposed convolution, and a convolution
     # One kernel for each position: it moves this one pixel to its place in the image, or back.
     pixels = torch.eye(unfolding.shape[1], dtype=unfolding.dtype).reshape(-1, 1, *kernel)
     times_read = scatter(torch.ones_like(unfolding[:1]), pixels, stride=strides)
@@ -245,8 +245,10 @@ def _images_of_unfolding(unfolding: Any, kernel: Any, strides: Any, padding: Any
         return None
     # If these elements differ, or a pixel of the padding is not zero, the images have another unfolding.
     unfolding_of_images = gather(images, pixels, stride=strides, padding=padding)
-    is_same_shape = unfolding_of_images.shape == unfolding.shape
-    return images if is_same_shape and torch.allclose(unfolding_of_images, unfolding, rtol=1e-12, atol=0) else None
+    if unfolding_of_images.shape != unfolding.shape:
+        return None
+    is_same = torch.allclose(unfolding_of_images, unfolding, rtol=1e-12, atol=0)  # the mean of equal numbers rounds
+    return images if is_same else None
 
 
 def _is_much_larger(unfolding: torch.Tensor, kernel: Any, strides: Any) -> bool:

@@ -87,14 +87,21 @@ def _guess(plan: ModuleSpec, side: int) -> Spec:
     """
     entered = _EnteredLayers(side)
     try:
-        entered(plan, Kind("any", origin=_THE_INPUT))
+        entered(plan, _kind_at(_THE_INPUT))
     except (*FLOW_ERRORS, RecursionError):
         return None  # a flow needs to know more of the input, or modules are nested too deep
     return entered.hints.example(_THE_INPUT)
 
 
+def _kind_at(origin: Origin) -> Kind:
+    """Return the kind of the input of a model, or of a value in it, of which only the origin is known."""
+    return Kind("any", origin=origin)
+
+
 class _Hints:
-    """What a model tells of its input, and of the values that its layers take from it, by their origins."""
+    """What a model tells of its input, and of the values that its layers take from it, by their origins. An example of
+    a value has its shape, or is a list of examples for a list.
+    """
 
     def __init__(self) -> None:
         self.stated: dict[Origin, Spec] = {}
@@ -142,8 +149,19 @@ class _Hints:
         spec = self._example_by_elements(origin, may_guess, may_ask_same_shape)
         if spec is None and may_ask_same_shape and origin in self.same_shape_as:
             spec = self.example(self.same_shape_as[origin], may_guess=may_guess, may_ask_same_shape=False)
-        if spec is not None or not may_guess:
-            return spec
+        if spec is None and may_guess:
+            return self._guessed_example(origin, may_ask_same_shape)
+        return spec
+
+    def _guessed_example(self, origin: Origin, may_ask_same_shape: bool) -> Spec:
+        """Return an example of a value that no layer states: of the recorded sizes, or as the next layer states it.
+
+        The next layer is the one behind a layer that takes the value, and does not say what it takes.
+
+        Args:
+            origin: which value.
+            may_ask_same_shape: see `example`.
+        """
         if origin in self.recorded:
             return self.recorded[origin]
         if _OUTPUT_OF_TAKER in self.next_steps.get(origin, ()):
@@ -174,9 +192,8 @@ class _Hints:
 
 
 class _EnteredLayers(Kinds):
-    """Follows a model to the layers that take its input, or a value in it, and notes in `hints` what these take.
-
-    A domain of `nn/walk`: a value whose `origin` is set is the input of the model, or in it.
+    """Follows a model to the layers that take its input, or a value in it, and notes in `hints` what these take. The
+    flows of containers pass kinds of values: one whose `origin` is set is the input of the model, or in it.
 
     Args:
         side: height and width of images.
@@ -221,6 +238,8 @@ class _EnteredLayers(Kinds):
     def _of_input(self, spec: ModuleSpec, kind: Kind, origin: Origin) -> Kind:
         """Return the kind of the output of a module that takes the input, or a value in it, and note what it takes.
 
+        The modules inside that its flow calls say that first, then its own fields, then all other modules inside.
+
         Args:
             spec: the module.
             kind: of its input.
@@ -229,18 +248,15 @@ class _EnteredLayers(Kinds):
         calls_before = self._calls
         output = self._output_for_input(spec, kind, origin)
         has_called_modules_inside = self._calls > calls_before
-        if spec.obj is not None:
-            # Modules inside that its flow has called have said what they take: that counts more than its own fields.
-            example = _example(spec, spec.obj, self._side)
-            if example is not None and not self._is_stated(origin):
-                self.hints.stated[origin] = example
+        example = _example(spec, self._side)
+        if example is not None and not self._is_stated(origin):
+            self.hints.stated[origin] = example
         if not has_called_modules_inside and not self._is_stated(origin):
             self._ask_modules_inside(spec, kind)
-        if spec.obj is not None:
-            sizes = _recorded_input(spec.obj)
-            if sizes is not None:
-                # A container is asked after those inside it, which have recorded the same input.
-                self.hints.recorded.setdefault(origin, sizes)
+        # That of the innermost module counts, which has noted it before the containers around it.
+        sizes = _recorded_input(spec)
+        if sizes is not None:
+            self.hints.recorded.setdefault(origin, sizes)
         return output
 
     def _is_stated(self, origin: Origin) -> bool:
@@ -279,11 +295,12 @@ class _EnteredLayers(Kinds):
         if facts.flow is not None:
             return super().visit(spec, kind)
         if facts.output is same:
-            return kind  # an output of the same shape: the next layer says what this one takes
-        # Of other layers, what the next one says is a guess of what this one takes.
-        if origin.count(_OUTPUT_OF_TAKER) < _MOST_GUESSED_FROM and not facts.takes_list:
-            return Kind("any", origin=(*origin, _OUTPUT_OF_TAKER))
-        return ANY
+            return kind  # it has the shape of the input: what the next layer takes, this one takes, too
+        if facts.takes_list or origin.count(_OUTPUT_OF_TAKER) >= _MOST_GUESSED_FROM:
+            return ANY
+        # What the next layer takes is a guess of what this one takes (`_Hints._guessed_example`): its input has an
+        # origin that says so.
+        return _kind_at((*origin, _OUTPUT_OF_TAKER))
 
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
@@ -296,7 +313,7 @@ class _EnteredLayers(Kinds):
             return TENSOR
         shortest = min(origins, key=len)
         self.hints.add_same_shape(origins, shortest)
-        return Kind("any", origin=shortest)
+        return _kind_at(shortest)
 
     # The domain, where a value is a part of the input
 
@@ -325,7 +342,7 @@ class _EnteredLayers(Kinds):
         """Apply a function to every element of a list; in the input once, to an element that is like all of them."""
         if value.origin is None:
             return super().steps(value, apply)
-        return many(apply(Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
+        return many(apply(_kind_at((*value.origin, _EACH_ELEMENT))))
 
     def each(self, value: Kind, apply: Callable[[int, Kind], Kind], different: int) -> Kind:
         """Apply a module, or a copy of it, to every element of a list.
@@ -339,17 +356,22 @@ class _EnteredLayers(Kinds):
         """
         if value.origin is None:
             return super().each(value, apply, different)
-        return many(apply(0, Kind("any", origin=(*value.origin, _EACH_ELEMENT))))
+        return many(apply(0, _kind_at((*value.origin, _EACH_ELEMENT))))
 
 
-def _recorded_input(obj: TorchObject) -> Spec:
-    """Return an input of the sizes of the last one; `None` if these are not in the file.
+def _recorded_input(spec: ModuleSpec) -> Spec:
+    """Return an input of the sizes of a module's last one; `None` if these are not in the file.
 
     After a backward the gradient with respect to the input has them.
     """
+    obj = spec.obj
+    if obj is None:
+        return None  # a module of the plan that is none of Lua's
     sizes = _from_record(recorded(obj.get("gradInput")))
+    if sizes is not None:
+        return sizes
     # Without a backward, the first node of a graph has them, which keeps its input in a list of one element.
-    return _from_record(recorded(lookup(obj, "innode.data.input.1"))) if sizes is None else sizes
+    return _from_record(recorded(lookup(obj, "innode.data.input.1")))
 
 
 def _from_record(value: Any) -> Spec:
@@ -362,21 +384,21 @@ def _from_record(value: Any) -> Spec:
     return None
 
 
-def _example(spec: ModuleSpec, obj: TorchObject, side: int) -> Spec:
+def _example(spec: ModuleSpec, side: int) -> Spec:
     """Return an input of a layer, by its own fields; `None` if these do not determine one.
 
     Args:
         spec: the layer in the plan.
-        obj: the layer in Lua.
         side: height and width of images.
     """
     facts = traits_of(spec.target)
-    if facts.takes_list or facts.output is unknown:
+    # An `unknown` output is that of nn.SparseLinear, which takes indices and values, and no rows of features.
+    if spec.obj is None or facts.takes_list or facts.output is unknown:
         return None
-    first_row = in_lua_of(obj).first_row
+    first_row = in_lua_of(spec.obj).first_row  # that of a lookup table, which takes numbers of rows
     if facts.takes_tokens or first_row is not None:
         return _example_of_tokens(spec, first_row)
-    features = _features(obj, like_of(spec.target))
+    features = _features(spec.obj, like_of(spec.target))
     if not features:
         return None
     axes = _axes(spec)
@@ -407,9 +429,9 @@ _LARGEST_VOLUME = 16
 
 
 def _axes(spec: ModuleSpec) -> str:
-    """Return the axes of the input of a layer, a letter each, in order.
+    """Return the axes of the input of a layer in order, a letter each.
 
-    Batch, channels or features, depth, height, width; steps of a sequence, and time of a signal.
+    Batch, channels or features, depth, height, width; `s` for the steps of a sequence, `t` for the time of a signal.
     """
     facts = traits_of(spec.target)
     if facts.axes:
@@ -478,6 +500,8 @@ def fitting_inputs(model: TorchObject, path: str, limits: Limits = DEFAULT_LIMIT
 def _guesses(plan: ModuleSpec, first: Spec) -> Iterator[Spec]:
     """Yield the guesses of an input for each of `SIDES`; one alone if it has no images, which other sides would change.
 
+    Sides of which the input would be too large are left out.
+
     Args:
         plan: the model's.
         first: the guess for the first side.
@@ -487,7 +511,8 @@ def _guesses(plan: ModuleSpec, first: Spec) -> Iterator[Spec]:
         spec = _guess(plan, side)
         if spec == first:
             return
-        yield spec
+        if spec is not None:
+            yield spec
 
 
 def _one_word_each(spec: Spec) -> Spec:

@@ -75,7 +75,8 @@ def _judged_in_one_mode(runs_of_layers: list[Run], limits: Limits, in_other_mode
 
 
 class Judge:
-    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`.
+    """Compares what each run of one model computes with what Lua recorded of it. The only call is `judge`. A run is one
+    call of a layer or container in Lua's last pass, its outcome what is known of it, a node what computes its output.
 
     Args:
         runs: the runs of the layers, in order. The number of a run is its place in this list, from 0.
@@ -145,7 +146,7 @@ class Judge:
         """Return what computes the output of a run, which has not run yet; `None` if its input is unknown.
 
         Args:
-            outcome: that of the run, whose `input_note` is set.
+            outcome: that of the run, whose `input_note` is set if an output is recorded, but not the input.
 
         Raises:
             RefusedError: its fields contradict one another.
@@ -156,19 +157,29 @@ class Judge:
         # Without an output, Lua may never have run the container as it is in the file.
         if run.contradiction and has_output:
             raise RefusedError(run.contradiction)
-        # Of a container that only concatenates what its modules return: these outputs.
+        # What a container only concatenates are the outputs of its modules.
         recorded_input = run.input if run.joined is None else run.joined.parts
         inputs = self._read_input(recorded_input, outcome.number)
-        if inputs is None:
-            if not has_output:
-                return None  # neither is recorded
+        if inputs is None and has_output:
             outcome.input_note = run.why_no_input or NO_INPUT
-        if run.joined is None:
-            return self._node_of_layer(outcome, inputs)
+        if run.joined is not None:
+            return self._node_of_concatenation(run.joined.dim, outcome, inputs)
+        if inputs is None and not has_output:
+            return None  # neither is recorded, and an input could only follow from the output
+        return self._node_of_layer(outcome, inputs)
+
+    def _node_of_concatenation(self, dim: int, outcome: Outcome, inputs: Values) -> Node | None:
+        """Return what concatenates the outputs of a container's modules; `None` if one of them is unknown.
+
+        Args:
+            dim: the dimension, from 0.
+            outcome: that of the container's run.
+            inputs: these outputs; `None` if one is unknown.
+        """
         if inputs is None:
             return None
-        concatenate = partial(_concatenated, run.joined.dim)
-        return Node(outcome.number, self._unit(run), layer=None, inputs=inputs, function=concatenate)
+        concatenate = partial(_concatenated, dim)
+        return Node(outcome.number, self._unit(outcome.run), layer=None, inputs=inputs, function=concatenate)
 
     def _node_of_layer(self, outcome: Outcome, inputs: Values) -> Node | None:
         """Return what computes the output of a layer; `None` if its input does not follow from its own fields either.
@@ -236,9 +247,9 @@ class Judge:
             return None if any(part is None for part in parts) else parts
         if not isinstance(value, Tensor):
             return value
-        # The run itself counts: if it works in place, it overwrites its input.
+        # Overwritten by this run, if it works in place, or by a later one: hence after the run before.
         if self.memory.is_overwritten_after(number - 1, value):
-            return self._computed.output_at(value)
+            return self._computed.output_at(value)  # `None` if no run before it has computed this tensor
         tensor = self._to_torch(value)
         is_index = value.element.name == "int64"  # PyTorch takes only whole numbers for these
         if not is_index:
@@ -309,14 +320,14 @@ class Judge:
         if node.layer is not None:  # and not the concatenation that a container ends with
             inputs = node.input_values()
             if _normalized_by_running_statistics(node.layer, inputs):
-                node.layer.module.eval()
+                node.layer.module.eval()  # which does the same
             _check_size(node.layer, inputs, recorded_size=sum(tensor.numel for tensor in tensors_in(run.output)))
         node.run()
         if not any(_differs(node.values, perturbed) for perturbed in node.perturbed):
-            # Nor do other weights than these: zeros times weights are zeros, whatever these are.
+            # Errors of the weights change nothing, as for an input of zeros: that it agrees would say nothing of them.
             outcome.depends_on_weights = False
         if not is_complete(run.output):
-            return  # run for the layers behind it, which take what it computes
+            return  # it was run for the layers behind it, which take what it computes
         if self._has_intact_output(outcome):
             self._compare(outcome, node)
         else:
@@ -337,15 +348,14 @@ class Judge:
         outcome.set_difference(difference, recorded)
         outcome.depends_on_weights = any(member.depends_on_weights for member in members)
         outcome.has_recorded_size = element_counts(recorded) == element_counts(node.values)
-        agrees = _agrees(difference, node, members)
-        doubt = "" if agrees else _doubt(outcome.run, node, recorded)
-        if doubt:
-            outcome.decide(NOT_RECORDED, doubt)
-            return  # of the others nothing is known either: they stay undecided
         reason = reason_with_others(outcome, members)
-        if agrees:
+        if _agrees(difference, node, members):
             outcome.decide(AGREES, reason)
         else:
+            doubt = _doubt(outcome.run, node, recorded)
+            if doubt:
+                outcome.decide(NOT_RECORDED, doubt)
+                return  # of the others nothing is known either: they stay undecided
             outcome.decide(DIFFERS, "; ".join(filter(None, (reason, difference.reason))))
         for member in members:
             if member.verdict == NOT_RECORDED:  # not `outcome` itself, which is decided by now
@@ -364,23 +374,21 @@ class Judge:
             node: what computes the output of the run; `None` if its input is unknown.
         """
         run = outcome.run
-        if not self._has_gradients(run):
-            return
-        layer = None
-        if node is not None:
-            layer = node.layer
-            if layer is None or node.is_random:
-                return  # a concatenation has no weights to check, and a random layer another gradient each time
+        if not self._has_gradients(run) or (node is not None and node.is_random):
+            return  # a random layer has another gradient each time
         try:
+            layer = self._build(run) if node is None else node.layer
+            if layer is None:
+                return  # a concatenation, which has no weights to check
             recorded = list(flat(to_torch(run.grad_input)))
-            backward = self._backward_of_any_input(outcome, layer or self._build(run))
+            backward = self._backward_of_any_input(outcome, layer)
         except (NotRunError, T7BridgeError):
-            return  # there is no gradient, or no layer
+            return  # the layer cannot be built, or has no gradient: its outputs alone decide
         if backward is None or _is_empty(recorded):
             return  # it depends on the input, or nothing was written to the recorded one
         difference = backward.compare(recorded, FACTOR_OF_GRADIENTS * _rounding_factor(run))
         outcome.gradient_agrees = difference.is_within_limit
-        # The numbers of a comparison of outputs stay; see `_decide_by_gradients` for the verdict.
+        # The numbers of a comparison of outputs stay. `_decide_by_gradients` decides, once all gradients are compared.
         if outcome.verdict == NOT_RECORDED:
             outcome.set_difference(difference, recorded)
 
@@ -472,7 +480,7 @@ def _check_size(layer: LiveLayer, inputs: Values, recorded_size: int) -> None:
         recorded_size: the number of elements of its recorded output.
 
     Raises:
-        RefusedError: it would.
+        RefusedError: it would return that much.
     """
     shapes = layer.shapes(inputs)
     if shapes is None:

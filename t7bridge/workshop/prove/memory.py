@@ -1,4 +1,5 @@
 """The memory that the runs of a model wrote, in order, and which recorded values are in the file as they were computed.
+A run is one call of a module in Lua's last pass; modules may write into the same memory, one after the other.
 
 May import graph. Knows nothing of PyTorch.
 """
@@ -83,7 +84,7 @@ def _written_by(run: Run, written_storages: set[int]) -> list[Region]:
     for region in map(Region.of, tensors_in(run.output)):
         # nn.View, for one, returns the memory of its input as it is; a layer that works in place writes it.
         is_view_of_input = not run.in_place and any(region.overlaps(one) for one in input_regions)
-        # Often a container's output is that of its last module, whose run has ended before.
+        # Often a container's output is that of its last module, whose run has ended before. Then it wrote nothing.
         is_of_module_inside = run.is_container and region.storage in written_storages
         if not is_view_of_input and not is_of_module_inside:
             regions.append(region)

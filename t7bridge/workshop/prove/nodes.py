@@ -86,7 +86,7 @@ class Node:
             NotRunError: the layer cannot be run on its input.
         """
         self.values = self.compute()
-        # Each reads what the nodes that compute its input, which have run before, computed in the run of its number.
+        # A run with errors reads from the nodes that compute its input what these computed in the run of its number.
         self.perturbed = [self.compute(error_run) for error_run in range(PERTURBED_RUNS)]
         self.perturbed.append(self._in_single_precision())  # its number is `_SINGLE_PRECISION`
 
@@ -111,8 +111,8 @@ class Node:
         """Compute the tensors.
 
         Args:
-            error_run: the number of a run with errors: `_SINGLE_PRECISION`, or one below it, which is the seed of the
-                random errors. `None` for the exact run.
+            error_run: the number of a run with errors: from 0 to `PERTURBED_RUNS - 1` it is the seed of random errors,
+                `_SINGLE_PRECISION` runs the layer in that. `None` for the exact run.
 
         Raises:
             NotRunError: the layer cannot be run on its input, or a node before computed something of another size.
@@ -123,7 +123,7 @@ class Node:
         if layer is not None and error_run == _SINGLE_PRECISION:
             layer, value = layer.in_single(value)
         elif layer is not None and error_run is not None:
-            layer, value = layer.disturbed(value, seed=error_run)
+            layer, value = layer.disturbed(value, seed=error_run)  # both with random errors
         try:
             return self.function(layer, value)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:

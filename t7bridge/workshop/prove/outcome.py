@@ -1,4 +1,5 @@
-"""What is known of each run of a model's layers: a verdict, which several runs may share, and numbers.
+"""What is known of each run of a model's layers: a verdict, which several runs may share, and numbers. A run is one
+call of a module in Lua's last pass. Runs between two recorded values are compared as one, whose members they are.
 
 A layer whose runs have other verdicts has the most important of them. May import graph and nn.
 """
@@ -129,13 +130,15 @@ def note_update(layers: list[Outcome]) -> None:
     differing = [layer for layer in weighted if layer.verdict == DIFFERS]
     agreeing = [layer for layer in weighted if layer.verdict == AGREES]
     flat_storages = _flat_storages(layers)
-    if all(_storages(layer) & flat_storages for layer in differing):
-        # An optimizer updates the flat parameters alone. Weights that are not among them were put into their layer
-        # later: that such a layer agrees does not show that there was no update.
+    have_flat_parameters = all(_storages(layer) & flat_storages for layer in differing)
+    if have_flat_parameters:
+        # An optimizer updates these alone. Weights that are not among them were put into their layer later: that such a
+        # layer agrees does not show that there was no update.
         agreeing = [layer for layer in agreeing if not _has_only_other_weights(layer, flat_storages)]
-    if not agreeing:
-        for layer in differing:
-            layer.updated = layer.has_recorded_size
+    if agreeing:
+        return  # there was no update, which would have changed these layers, too
+    for layer in differing:
+        layer.updated = layer.has_recorded_size
 
 
 def _has_only_other_weights(layer: Outcome, flat_storages: set[int]) -> bool:

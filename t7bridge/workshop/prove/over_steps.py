@@ -111,7 +111,8 @@ def _verdict_on_whole(mine: nn.Module, wanted: torch.Tensor, outputs: torch.Tens
 
 @define
 class RecurrentModels:
-    """Two recurrent models, live, that are run on the same sequences: `mine`, the first one, and `other`.
+    """Two recurrent models, live, that are run on the same sequences: `mine`, the first one, and `other`. A form is the
+    sequences as the second may take them, an answer what it returns for a form, compared with the first.
 
     Attributes:
         mine: the first.

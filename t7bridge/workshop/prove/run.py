@@ -104,7 +104,8 @@ class Joined:
 
 @define(eq=False)
 class Run:
-    """One call of one module in the last pass of a model. The run of a container holds those of the modules inside.
+    """One call of one module in the last pass of a model. The run of a container holds those of the modules inside. The
+    pass is read twice: what is known at the end of the first reading, the second uses (`first_reading`, `is_last`).
 
     Attributes:
         place: the module's place in the file.
@@ -217,10 +218,11 @@ class Run:
             LimitError: there are too many runs.
         """
         self.reading.budget.spend(STEPS_PER_NODE)
-        # In the copy of a cell the module is shown elsewhere.
+        # A module in the copy of a cell has the place of the one whose weights it shares.
         place = self.places_in_copy.get(id(obj)) or Place(self.place, step_in_path)
         run = Run(place, obj, inputs, self.reading, step=self.step, places_in_copy=self.places_in_copy)
-        if not self.reading.is_first:  # of which `is_last` is set when it has ended
+        if not self.reading.is_first:
+            # What the first reading has found out when it had ended: whether the module runs again later.
             run.first_reading = self._run_in_first_reading(index=len(self.inside))
             run.is_last = self._is_last(run)
         self.inside.append(run)
@@ -242,13 +244,13 @@ class Run:
 
     def recorded_output(self) -> Recorded:
         """Return the output; `None` if the module runs again and overwrites it, or if it is not in the file."""
-        # In evaluation a recurrent module overwrites its output in each step, as other modules do.
-        keeps_all_outputs = self.is_recurrent and not self.is_in_evaluation
-        if not keeps_all_outputs and not self.is_last:
-            return None
-        if self.is_recurrent and self.step is not None:
-            if keeps_all_outputs:
+        if self.is_recurrent and not self.is_in_evaluation:
+            # In training it keeps the outputs of all steps, however often it runs.
+            if self.step is not None:
                 return recorded_of_step(self.obj, "outputs", self.step_in_tables)
+        elif not self.is_last:
+            return None
+        elif self.is_recurrent and self.step is not None:
             # This is the last step, as others have no run in evaluation. A backward has set the field `output` to that
             # of the first step; the table has the last.
             output_of_last_step = self._output_of_last_step()

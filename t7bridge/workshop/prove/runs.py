@@ -28,8 +28,9 @@ def runs(
     Raises:
         LimitError: there are too many.
     """
-    # A module has the output of its last run. Which run is the last one, only a reading of the whole pass shows: it is
-    # read again with this knowledge.
+    # A module has the output of its last run. Which run is the last one, and how often each module runs, only a reading
+    # of the whole pass shows. It is read again with this knowledge: each run then has `is_last` of the one at its place
+    # in the first reading (`Run.first_reading`).
     place = Place(None, path)
     first_reading = Run(place, root, input=None, reading=_new_reading(limits, in_other_mode))
     runs_by_begin, _ = _follow(first_reading)
@@ -94,7 +95,7 @@ def _follow(start: Run) -> tuple[list[Run], list[Run]]:
         begun.append(run)
         running.add(id(run.obj))
         add_runs_inside(run)
-        run.read_recorded()
+        run.read_recorded()  # after that, as it may clear the input, which the runs inside have got by then
         stack.append((run, True))
         stack += [(inside, False) for inside in reversed(run.inside)]
     return begun, ended

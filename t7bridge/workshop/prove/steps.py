@@ -28,17 +28,16 @@ def add_run_of_step(run: Run, recording: Recording) -> None:
     if has_module_of_first_step and run.is_unknown_step:
         return  # it is not known which module ran: that of the first step, or of the others
     if has_module_of_first_step and run.step_in_tables == 1:
-        # It is shown at the path of the module of the other steps.
-        step_in_path = ".recurrentModule"
         module = run.obj.get(recording.first_step)
-        inputs = run.input
+        step_in_path = ".recurrentModule"  # it is shown at the path of the module of the other steps
+        inputs = run.input  # and no states
     else:
         step_in_path, module = _module_of_step(run)
         inputs = _with_states(run, recording)
     if not isinstance(module, TorchObject):
         return
     inside = run.add_run_inside(step_in_path, module, inputs)
-    inside.previous_output = run.previous_output
+    inside.previous_output = run.previous_output  # what the module returns is what the cell returns
     if recording.places:
         # A copy of the cell's module, made for this step, has modules of its own inside, which share the weights of
         # those in the cell's field `modules`: the places of these are shown.
@@ -127,6 +126,9 @@ def _places_in_copy(run: Run, module: TorchObject, recording: Recording) -> dict
         field_of_cell, _, path_in_module = path.partition(".")
         # Paths that begin with the field of the other module do not lead into this one.
         is_of_first_step = field_of_cell == recording.first_step
-        if is_of_first_step == is_first_step:
-            numbers[id(lookup(module, path_in_module))] = number
+        if is_of_first_step != is_first_step:
+            continue
+        inside = lookup(module, path_in_module)
+        if inside is not None:  # it is in the file
+            numbers[id(inside)] = number
     return {identity: Place(run.place, f".modules[{number}]") for identity, number in numbers.items()}

@@ -75,7 +75,8 @@ class _Comparison:
 
 @define
 class TwoModels:
-    """A Lua model that is compared with a second model, on inputs that both accept.
+    """A Lua model, the first, that is compared with a second model, on inputs that both accept. The first one is made
+    live as `mine` for it; a `spec` has the shapes of an input.
 
     Attributes:
         subject: the Lua model, the first one.
@@ -109,7 +110,7 @@ class TwoModels:
                 problem_over_steps = error
         mine = in_double(live_module(self.subject.model, self.subject.path, limits=self.subject.limits))
         first = self._on_accepted_input(mine)
-        # It takes neither sequences nor one step: why it refuses sequences is what the user has to know.
+        # The second model takes neither sequences nor one step: the user has to know why it refuses sequences.
         if first.result.theirs.error and problem_over_steps is not None:
             raise problem_over_steps
         return self._proof_of_layers(mine, first)
@@ -123,17 +124,18 @@ class TwoModels:
         """
         in_evaluation = [first]
         differences = list(first.result.differences)
-        # Nobody stated the sizes: another one may tell more. With weights at other places it shows nothing new.
+        # Nobody stated the sizes: another one may tell more. It shows nothing new of a second model whose layers take
+        # other values (`misplaced`).
         if not self.inputs and not first.result.misplaced:
             resized = self._on_another_size(mine, first)
             if resized is not None:
                 in_evaluation.append(resized)
-                new = _new(resized.result, first.result)
-                differences += [f"in {inputs_text(resized.spec)}, {text}" for text in new]
+                texts = _only_in(resized.result, first.result)
+                differences += [f"in {inputs_text(resized.spec)}, {text}" for text in texts]
         in_training = self._in_training(mine, first.spec)
         if in_training is not None:
             # Only its texts count: the verdicts on layers are those in evaluation.
-            differences += [f"in training, {text}" for text in _new(in_training, first.result)]
+            differences += [f"in training, {text}" for text in _only_in(in_training, first.result)]
         proof = self._proof_of_comparisons(mine, [comparison.result for comparison in in_evaluation], differences)
         inputs = [inputs_text(comparison.spec) for comparison in in_evaluation]
         proof.modes = _modes(inputs, has_trained=in_training is not None)
@@ -282,8 +284,8 @@ def _modes(inputs: list[str], has_trained: bool) -> str:
     return f"{all_inputs} in evaluation mode and {inputs[0]} in training mode"
 
 
-def _new(comparison: Comparison, first: Comparison) -> list[str]:
-    """Return the differences of a comparison that the first one does not have."""
+def _only_in(comparison: Comparison, first: Comparison) -> list[str]:
+    """Return the differences of a comparison, in words, that the first one does not have."""
     return [text for text in comparison.differences if text not in first.differences]
 
 

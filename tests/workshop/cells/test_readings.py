@@ -43,7 +43,7 @@ def test_formulas_are_read_in_what_they_compute(seed):
             letters = sorted({letter for factors, _ in formula(text) for _, letter in factors})
             random.Random(seed).shuffle(letters)
             atoms = Atoms()
-            expected = {letter: atom_alone(atoms.value(letter)) for letter in letters}
+            expected = {letter: atom_alone(atoms.of_value(letter)) for letter in letters}
             assert expected in list(read_formula(text, value_of(text, expected, atoms), {}))
 
 
@@ -51,7 +51,7 @@ def test_letters_that_are_read_already_are_kept():
     """The output of an LSTM is a function of its own new cell state, and of no other."""
     atoms = Atoms()
     text = "sigmoid(o) * tanh(C)"
-    letters = {letter: atom_alone(atoms.value(letter)) for letter in "oC"}
+    letters = {letter: atom_alone(atoms.of_value(letter)) for letter in "oC"}
     value = value_of(text, letters, atoms)
     assert list(read_formula(text, value, {"C": letters["C"]})) == [letters]
     assert not list(read_formula(text, value, {"C": letters["o"]}))
@@ -61,7 +61,7 @@ def test_highway_layers_of_sums():
     """A gate lets a sum pass, which is also its own input: an atom takes the place of the sum."""
     atoms = Atoms()
     text = "sigmoid(t) * tanh(n) + (1 - sigmoid(t)) * x"
-    x = polynomial((*atom_alone(atoms.value("a")), *atom_alone(atoms.value("b"))))
+    x = polynomial((*atom_alone(atoms.of_value("a")), *atom_alone(atoms.of_value("b"))))
     matrices = {letter: atoms.matrix(Block(f"{letter}.weight", (0, 0), (3, 3)), of=x) for letter in "tn"}
     letters = {letter: atom_alone(matrix) for letter, matrix in matrices.items()} | {"x": x}
     value = value_of(text, letters, atoms)
@@ -71,14 +71,14 @@ def test_highway_layers_of_sums():
 
 def test_terms_that_cancel():
     """Nothing is known of their sum, which rounding makes another number than 0."""
-    atom = Atoms().value("a")
+    atom = Atoms().of_value("a")
     with pytest.raises(UnknownValue):
         polynomial((*atom_alone(atom), *times(atom_alone(atom), number_alone(-1.0))))
 
 
 def test_single_atoms():
     """Of polynomials only an atom times 1 is one atom."""
-    atom = Atoms().value("a")
+    atom = Atoms().of_value("a")
     alone = atom_alone(atom)
     assert single_atom(alone) is atom
     for poly in (number_alone(2.0), times(alone, number_alone(2.0)), times(alone, alone)):
@@ -89,8 +89,8 @@ def test_single_atoms():
 def test_widths_of_joined_values(is_state_first):
     """The matrix of the last output is square, and that of the input has the other columns."""
     atoms = Atoms()
-    x = atom_alone(atoms.value("x"))
-    h = atom_alone(atoms.value("h"))
+    x = atom_alone(atoms.of_value("x"))
+    h = atom_alone(atoms.of_value("h"))
     terms = []
     for value in (x, h):
         half = HalfOfMatrix(columns_of_both=8, is_last=(value == x) == is_state_first)

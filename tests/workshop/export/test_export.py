@@ -59,6 +59,16 @@ def test_pt2_computes_what_lua_computed(tmp_path):
     np.testing.assert_allclose(program(torch.from_numpy(given.copy())).detach(), wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_names_of_outputs_that_have_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A .pt2 has no names for its outputs, and no file has more names than outputs: neither is left out silently."""
+    command = ["export", str(MODEL), str(tmp_path / "x.pt2"), "--input", "1x3x8x8", "--output-name", "scores"]
+    assert main(command) == 2
+    assert "--output-name does not apply to .pt2" in capsys.readouterr().err
+    inputs = Example("input", (1, 2))
+    with pytest.raises(ModelError, match=r"more names than outputs.*expected 1; found 2"):
+        export_onnx(torch.nn.Identity(), inputs, str(tmp_path / "x.onnx"), outputs=["scores", "more"])
+
+
 @pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     """The verb prints the names and the difference; an existing file needs --force."""

@@ -124,3 +124,11 @@ def test_a_damaged_number_of_planes_is_no_input():
     damaged = conv(3)
     damaged["nInputPlane"] = 1e9
     assert guess_inputs(damaged) is None
+
+
+def test_sides_of_too_large_inputs_are_left_out() -> None:
+    """Of 1024 planes an image of ImageNet's largest size is more than a GiB; the smaller ones behind it are tried."""
+    example = Tensor.from_numpy(np.array([200], "i8")).storage  # 2 planes of 10 x 10
+    model = obj("nn.Sequential", conv(1024), obj("nn.Reshape", size=example, batchMode=True))
+    assert guess_inputs(model, side=299) is None
+    assert sizes_of(fitting_inputs(model, "root")) == (2, 1024, 12, 12)

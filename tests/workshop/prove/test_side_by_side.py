@@ -392,3 +392,22 @@ def test_outputs_of_any_type(returned: Callable[[torch.Tensor], torch.Tensor], a
     model.register_forward_hook(lambda layer, inputs, output: returned(output))
     proof = t7bridge.prove(subject, against=model, input=["2x4"])
     assert (proof.exit_code == 0) == agrees
+
+
+class Scaled(nn.Module):
+    """Its input times a number."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the product."""
+        return x * self.scale
+
+
+def test_values_whose_norm_is_too_large_differ() -> None:
+    """The squares of 1e200 are infinite in double precision: such values are not those of a model that returns 0."""
+    value = torch.ones(2, 3, dtype=torch.float64)
+    assert compare(Scaled(0.0), Scaled(1e200), "the other", value, training=False).differences
+    assert not compare(Scaled(0.0), Scaled(0.0), "the other", value, training=False).differences

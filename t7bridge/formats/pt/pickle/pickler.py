@@ -67,12 +67,15 @@ class PickleWriter:
         self, storage_ref: Callable[[Storage], tuple[str, str]], *, is_legacy: bool = False, allow_foreign: bool = False
     ) -> None:
         self._storage_ref = storage_ref
+        """Returns the key of a storage in the file, and PyTorch's name of its device."""
         self._is_legacy = is_legacy
-        self._naming = Naming(allow_foreign)
+        """Whether PyTorch 0.2 to 1.5 must be able to read the pickle."""
+        self._naming = Naming(allow_foreign)  # whether it may name classes and functions of other packages
         # The same dictionaries, which `_naming` fills.
         self.left_out_names = self._naming.left_out_names
         self.refused_names = self._naming.refused_names
         self.tensors = 0
+        """Number of tensors written."""
         self._out = bytearray()
         """The pickle so far."""
         self._added_parts: tuple[Any, ...] = ()
@@ -129,6 +132,7 @@ class PickleWriter:
         elif isinstance(value, str):
             self._write_text(value)
         else:
+            # Equal bytes are one object, as they cannot be changed; other values are one only by identity.
             memo_key = value if isinstance(value, bytes) else id(value)
             if not self._write_reference(memo_key):
                 self._write_object(value)
@@ -305,11 +309,13 @@ class PickleWriter:
 
     def _stack_entries(self, entries: list[tuple[Any, Any]]) -> None:
         """Put the entries of a dict on the stack, in batches."""
+        keys = self._naming.hashable([key for key, _ in entries])
+        items = [item for _, item in entries]
         batches: list[Any] = []
         for start in range(0, len(entries), _BATCH):
             batches.append(_MARK)
-            for key, item in entries[start : start + _BATCH]:
-                batches += (self._naming.hashable(key), item)
+            for key, item in zip(keys[start : start + _BATCH], items[start : start + _BATCH]):
+                batches += (key, item)
             batches.append(_SETITEMS)
         self._stack.extend(reversed(batches))
 

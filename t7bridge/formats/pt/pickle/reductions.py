@@ -145,14 +145,18 @@ class Naming:
 
     def __init__(self, allow_foreign: bool) -> None:
         self.allow_foreign = allow_foreign
+        """Whether names of other packages are written."""
         self.current: Any = None
+        """The value that is written now, set by the `PickleWriter`: names are noted together with it."""
         self.left_out_names: dict[str, list[Any]] = {}
+        """By each name that is not written: the values that would have it, one for each time."""
         self.refused_names: dict[str, Any] = {}
+        """By each name written that the safe loader refuses: the first value that has it; for the `PickleWriter`."""
         self._foreign_parts: dict[int, Any] = {}
         """By the identity of a key or a part of one: the first part in it that cannot stay in a key; None if all can.
         The value that is written keeps keys and parts alive, here and in `_texts`."""
         self._texts: dict[int, str] = {}
-        """By the identity of each key that was replaced: its text, the same each time the key is met."""
+        """By the identity of each key that was replaced: its text, the same each time, if no other key there has it."""
         self._next_numbers: dict[str, int] = {}
         """By each text that replaced a key: the number that the next key with this text receives, from 2 on."""
         self._part_hashes: dict[int, bytes] = {}
@@ -194,24 +198,38 @@ class Naming:
 
     def elements(self, items: set[Any] | frozenset[Any]) -> list[Any]:
         """Return the elements of a set in order, as `hashable` writes them."""
-        return [self.hashable(item) for item in in_order(items, self._part_hashes)]
+        return self.hashable(in_order(items, self._part_hashes))
 
-    def hashable(self, key: Any) -> Any:
-        """Return a key as it can be written: itself, or its text if a part of it is not hashable in its written form.
+    def hashable(self, keys: list[Any]) -> list[Any]:
+        """Return the keys of a dict, or the elements of a set, as they can be written; no two become one.
 
-        All texts are distinct: equal ones are numbered, `TEXT #2`, `TEXT #3`.
+        Each stays itself, or becomes its text if a part of it is not hashable in its written form. Texts that another
+        key has are numbered: `TEXT #2`, `TEXT #3`.
+        """
+        if all(type(key) in _UNCHANGED_KEYS for key in keys):
+            return keys
+        texts_among_keys = {key for key in keys if isinstance(key, str)}
+        return [self._hashable(key, texts_among_keys) for key in keys]
+
+    def _hashable(self, key: Any, texts_among_keys: set[str]) -> Any:
+        """Return one key as it can be written.
+
+        Args:
+            key: the key.
+            texts_among_keys: those of the same dict or set that are texts already.
         """
         if type(key) in _UNCHANGED_KEYS:
             return key
-        if id(key) in self._texts:
-            return self._texts[id(key)]
+        earlier_text = self._texts.get(id(key))  # in another dict or set with this very key
+        if earlier_text is not None and earlier_text not in texts_among_keys:
+            return earlier_text
         text = self._replacing_text(key)
         if text is None:
             return key
         unique_text = text
         # More than one step only if another key's own text is `TEXT #2`.
-        while unique_text in self._next_numbers:
-            number = self._next_numbers[text]
+        while unique_text in self._next_numbers or unique_text in texts_among_keys:
+            number = self._next_numbers.get(text, 2)
             self._next_numbers[text] = number + 1
             unique_text = f"{text} #{number}"
         self._next_numbers[unique_text] = 2
@@ -239,25 +257,22 @@ class Naming:
         # Depth first, with an explicit stack: keys may be nested deeper than Python recurses.
         stack = [key]
         while stack:
-            part = stack[-1]
-            if id(part) not in foreign_parts:
-                foreign_part = None
-                if self._becomes_other_type(part):
-                    foreign_part = part
-                elif isinstance(part, (tuple, frozenset)):
-                    inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
-                    # A part is judged after the parts inside it, and stays on the stack until then. It cannot be inside
-                    # itself: such a key has no hash.
-                    unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
-                    if unjudged:
-                        stack += unjudged
-                        continue
-                    for inner in inner_parts:
-                        foreign_part = foreign_parts[id(inner)]
-                        if foreign_part is not None:
-                            break
-                foreign_parts[id(part)] = foreign_part
-            stack.pop()
+            part = stack.pop()
+            if id(part) in foreign_parts:
+                continue
+            if self._becomes_other_type(part):
+                foreign_parts[id(part)] = part
+                continue
+            inner_parts = []
+            if isinstance(part, (tuple, frozenset)):
+                inner_parts = [inner for inner in part if isinstance(inner, _CHANGING_PARTS)]
+            # A part is judged after the parts inside it. It cannot be inside itself: such a key has no hash.
+            unjudged = [inner for inner in inner_parts if id(inner) not in foreign_parts]
+            if unjudged:
+                stack += (part, *unjudged)
+                continue
+            judged_parts = [foreign_parts[id(inner)] for inner in inner_parts]
+            foreign_parts[id(part)] = next((inner for inner in judged_parts if inner is not None), None)
         return foreign_parts[id(key)]
 
 
@@ -747,8 +762,8 @@ def _numpy_state(state: Any) -> tuple[Any, ...]:
 def _plain_array(array: NumpyArray, naming: Naming) -> Form:
     """Return the form of an array's elements without numpy: a tensor, a list, or a dict that says what they are.
 
-    A list has the elements of all dimensions in one row. As in any form, what is inside a list or a dict is written
-    by its own form later.
+    Texts are in lists of the array's shape; Python objects of all dimensions in one list. As in any form, what is
+    inside a list or a dict is written by its own form later.
     """
     if isinstance(array.data, list):  # Python objects
         return list(array.data)

@@ -189,27 +189,33 @@ class Unpickler:
         self._frame_end = 0
         self._at = self.position - self._base
         try:
-            try:
-                return self._run()
-            except T7BridgeError:  # which is a ValueError too
-                raise
-            except (IndexError, struct.error) as error:
-                # Either an argument beyond the end of the file, or a value that is not on the stack. It is the former
-                # if the opcode is near an end that does not look like that of a pickle.
-                ends_without_stop = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
-                if ends_without_stop and self._at >= len(self._buffer) - _MARGIN_BYTES:
-                    raise TruncatedError("the pickle ends in the middle") from error
-                raise CorruptError("the pickle pops from an empty stack") from error
-            except KeyError as error:
-                raise CorruptError(f"the pickle refers to object {error}, which it never numbered") from error
-            except (ValueError, TypeError, OverflowError) as error:
-                raise CorruptError(f"the pickle is damaged: {error!s:.200}") from error
-        except T7BridgeError as error:
-            error.file = error.file or self.source.name
-            error.path = error.path or self._member
-            if error.offset is None:
-                error.offset = self._base + self._at
+            return self._run()
+        except T7BridgeError as error:  # before the others, as it may be a ValueError too
+            self._located(error)
             raise
+        except (IndexError, struct.error, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise self._located(self._fault(error)) from error
+
+    def _located(self, error: T7BridgeError) -> T7BridgeError:
+        """Add file, member and offset to an error, where it does not have them; return it."""
+        error.file = error.file or self.source.name
+        error.path = error.path or self._member
+        if error.offset is None:
+            error.offset = self._base + self._at
+        return error
+
+    def _fault(self, error: Exception) -> T7BridgeError:
+        """Return what is wrong with the pickle if Python raises an error at an operation."""
+        if isinstance(error, (IndexError, struct.error)):
+            # Either an argument beyond the end of the file, or a value that is not on the stack. It is the former if
+            # the opcode is near an end that does not look like that of a pickle.
+            ends_without_stop = self._base + len(self._buffer) >= self.end and self._buffer[-1:] != opcodes.STOP
+            if ends_without_stop and self._at >= len(self._buffer) - _MARGIN_BYTES:
+                return TruncatedError("the pickle ends in the middle")
+            return CorruptError("the pickle pops from an empty stack")
+        if isinstance(error, KeyError):  # of the memo
+            return CorruptError(f"the pickle refers to object {error}, which it never numbered")
+        return CorruptError(f"the pickle is damaged: {error!s:.200}")
 
     def load_following(self, member: str = "") -> list[Note]:
         """Read the pickles after the value, which programs may load one after another, for the names in them.
