@@ -192,6 +192,7 @@ IMAGES: dict[str, Callable[[], Block]] = {
     "counted": lambda: Block("counted", lambda b, x: x * x.new_ones(x.shape[0], 1, x.shape[2], x.shape[3])),
     "where": lambda: Block("where", lambda b, x: torch.where(x > 0.3, x, x.mean((2, 3), keepdim=True))),
     "normed": lambda: Block("normed", lambda b, x: F.normalize(x)),
+    "squeezed": lambda: Block("squeezed", lambda b, x: x * x.mean((2, 3)).squeeze()[..., None, None]),
 }
 SEQUENCES: dict[str, Callable[[], Block]] = {
     "line": lambda: Block("line", lambda b, x: b.l(x), l=nn.Linear(WIDTH, WIDTH)),

@@ -14,6 +14,7 @@ OTHERS = torch.tensor([[1.0, inf, inf, nan, -0.5, 0.25, inf, -3e38]])
 TENTHS = torch.tensor([[0.3, 0.6, 0.7, -0.3, 5.5, -7.0]])
 DIVISORS = torch.tensor([[0.1, 0.1, 0.1, 0.1, -2.0, 2.0]])
 WHOLE = torch.tensor([[-7, 7, 12345, 0]])
+EDGES = torch.tensor([-inf, -0.5, 0.0, 1.5, 6.5, inf])
 MATRIX = torch.tensor([[1.0, nan, inf, -inf, -2.0, nan, nan, -inf, 3.0]])
 
 
@@ -53,6 +54,12 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     },
     "infinite": (lambda x: (x == inf).float() + (x >= -inf).float() * 2, (FLOATS,)),
     "itself": (lambda x: (x == x).float() + (x != x).float() * 2 + (x > x).float() * 4, (FLOATS,)),
+    "boundaries": (
+        lambda x: torch.bucketize(x, EDGES).float() + torch.bucketize(x, EDGES, right=True).float() * 10,
+        (FLOATS,),
+    ),
+    "computed_boundaries": (lambda x, y: torch.searchsorted(y[0], x).float(), (FLOATS, EDGES[None])),
+    "fractions_as_boundaries": (lambda x: torch.bucketize(x, EDGES).float(), (WHOLE,)),
     "remainder": (torch.remainder, (TENTHS, DIVISORS)),
     "fmod": (torch.fmod, (TENTHS, DIVISORS)),
     "floor_divide": (torch.floor_divide, (TENTHS, DIVISORS)),

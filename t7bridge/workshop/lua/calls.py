@@ -14,7 +14,7 @@ from .build import EMPTY, OF_COMPLEX, OPERATIONS, Builder, Operation, Wire, rang
 from .counts import extent_at_runtime
 from .exporting import is_tensor
 from .layers import LuaNode, WeightRef, make
-from .sizes import CannotError, Extent, is_static
+from .sizes import CannotError, Extent, Relation, is_static
 from .trace import CallRef, TracedCall, tree_leaves, tree_map
 from .values import Complex, Const, Missing, OpenRange, Scaled, Stored
 
@@ -166,7 +166,7 @@ class ProgramBuilder(Builder):
         """Return the value of an output; `None`, with a note or a problem, if Lua does not return it.
 
         Args:
-            item: the output: a `CallRef`, a number, an `Extent`, a text or `None`.
+            item: the output: a `CallRef`, a number, an `Extent`, a `Relation`, a text or `None`.
             dtype: its element type in PyTorch, `float32`; empty for what is no tensor.
         """
         value = _output_or_missing(self.env[item.name] if isinstance(item, CallRef) else item, dtype)
@@ -175,6 +175,8 @@ class ProgramBuilder(Builder):
             return None
         if isinstance(value, OpenRange):
             return range_at_runtime(self, value)
+        if isinstance(value, Relation):
+            value = _decided(value)
         if not isinstance(value, Missing):
             return value
         if value.reason:  # if not, it is among the problems already
@@ -467,6 +469,14 @@ def _imaginary_or_same(value: Any) -> Any:
     if isinstance(value, (Complex, complex)):
         return value.imag
     return 0.0 if isinstance(value, (Wire, Const, Stored)) else value
+
+
+def _decided(relation: Relation) -> bool | Missing:
+    """Return whether a comparison of sizes holds in the example, and so always; a `Missing` if no example tells."""
+    try:
+        return bool(relation)
+    except CannotError as error:
+        return Missing(str(error))
 
 
 def _output_or_missing(value: Any, dtype: str) -> Any:

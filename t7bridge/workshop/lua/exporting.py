@@ -218,6 +218,10 @@ def _takes(exported: ExportedProgram, inputs: tuple[Any, ...]) -> bool:
         return True
     sizes = Sizes(example=example_of(exported, environment, inputs))
     sizes.conditions += conditions_of(environment)
+    # Extents that were equal in the trace are one symbol, and may not be equal in the example.
+    for extent, size in _sizes_of_open_extents(exported, inputs):
+        if size is not None and sizes.in_example(extent.node.expr) != size:
+            return False
     return sizes.holds()
 
 
@@ -420,11 +424,11 @@ def example_of(exported: ExportedProgram, environment: Any, inputs: tuple[Any, .
     for extent, size in _sizes_of_open_extents(exported, inputs):
         if extent.node.expr.is_Symbol and size is not None:
             values.setdefault(extent.node.expr, int(size))
-    # Symbols that PyTorch found to be equal to others, and replaced, are no extents any more: theirs follow.
+    # Symbols that PyTorch found to be others, or functions of these, are so in the example, too.
     for symbol in environment.replacements:
-        replacement = environment.replace(symbol)
-        if replacement.free_symbols <= values.keys():
-            values[symbol] = int(replacement.xreplace(values))
+        expr = environment.replace(symbol)
+        if expr.free_symbols and expr.free_symbols <= values.keys():
+            values.setdefault(symbol, int(expr.xreplace(values)))
     # Then of the trace, for all other symbols.
     for symbol, size in _sizes_in_trace(environment).items():
         values.setdefault(symbol, int(size))

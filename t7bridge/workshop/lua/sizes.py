@@ -172,6 +172,23 @@ class Extent:
     __repr__ = __str__
 
 
+@define(frozen=True)
+class Relation:
+    """A comparison of sizes that depends on those of the inputs: `n > 2`. As a boolean, it is as in the example, and
+    that it always is becomes a condition.
+
+    Attributes:
+        expr: the relation, of sympy.
+        sizes: what is known of its symbols; receives the condition.
+    """
+
+    expr: Any
+    sizes: Sizes
+
+    def __bool__(self) -> bool:
+        return self.sizes.decide(self.expr)
+
+
 def make_static(*extents: Any) -> tuple[int, ...]:
     """Return extents as numbers: those that depend on the inputs are fixed as in the example, by a condition."""
     return tuple(int(extent) for extent in extents)
@@ -333,6 +350,7 @@ class Sizes:
             CannotError: it depends on the values of the inputs, and not on their sizes.
             ChangedError: the condition tells more than was known before.
         """
+        relation = self._substitute(relation)
         is_strict = isinstance(relation, (sympy.StrictLessThan, sympy.StrictGreaterThan))
         if is_strict or isinstance(relation, (sympy.LessThan, sympy.GreaterThan)):
             difference = self._bounds(relation.gts - relation.lts)  # the greater side minus the lesser one

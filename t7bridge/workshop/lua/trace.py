@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import operator
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ...data import define
+from ...formats.pt.file import PtReader
 from .exporting import (
     Freedom,
     check_program_inputs,
@@ -31,7 +33,7 @@ from .exporting import (
 )
 from .functional import decompose, make_functional, operation_of
 from .layers import ModuleCall
-from .sizes import Extent, Shape, Sizes
+from .sizes import Extent, Relation, Shape, Sizes
 from .training import (
     Computation,
     NoteOfClass,
@@ -89,6 +91,11 @@ class TracedCall:
         is_active = all(self.args[name] for name in ("train", "training", "dropout_p") if name in self.args)
         return is_active and torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes each element of its value from one of each argument, by PyTorch."""
+        return torch.Tag.pointwise in getattr(self.target, "tags", ())
+
 
 @define(eq=False)
 class Program:
@@ -100,7 +107,8 @@ class Program:
         constants: name of a value → tensor, of other constants, and of buffers that are not floating or not saved.
         calls: in order; each takes values of earlier ones.
         dtypes: name of a value → its element type: `float32`, empty where it is not a tensor.
-        outputs: the values returned, in order: a `CallRef` for a tensor; others, as numbers and `None`, themselves.
+        outputs: the values returned, in order: a `CallRef` for a tensor; others, as numbers, comparisons of sizes and
+            `None`, themselves.
         output_names: keys of a returned dict; none if it returns anything else.
         state: the state dict: key → tensor, in order; tied tensors under their first key.
         order: all keys of the state dict, in order.
@@ -323,7 +331,7 @@ def _add_module(
     is_script = isinstance(module, torch.jit.ScriptModule)
     is_frozen = is_script and not parameters  # freezing makes constants of all of them
     if is_frozen:
-        return _add_frozen_weights(program, exported, keys)
+        return _add_frozen_weights(program, exported, module, keys)
     if not is_script:  # whose modules are not in Python
         program.modules = dict(module.named_modules())
     return parameters
@@ -364,33 +372,55 @@ def _held_value(spec: Any, exported: ExportedProgram) -> Any:
     return exported.constants.get(spec.target, exported.state_dict.get(spec.target))
 
 
-def _add_frozen_weights(program: Program, exported: ExportedProgram, keys: dict[Any, str]) -> set[str]:
-    """Add the weights of a frozen script module, which are constants of its code, under the keys `constants.N`.
-
-    N counts the tensors that the program holds, tied ones once, in the order of its inputs. That is the number in the
-    file, and in `convert`, unless the file has constants before it that the program does not hold, such as indices.
+def _add_frozen_weights(program: Program, exported: ExportedProgram, script: Any, keys: dict[Any, str]) -> set[str]:
+    """Add the weights of a frozen script module, which are constants of its code, under the keys that `convert` writes.
 
     Args:
-        program: receives the weights in its state dict.
+        program: receives the weights in its state dict, in the order of their numbers in the file.
         exported: the program.
+        script: the script module.
         keys: identity of a tensor → its key; receives those of the weights.
 
     Returns:
         The keys of the weights, which count as parameters.
     """
+    numbers = _numbers_of_constants(script)
     # Inputs of the user have no target.
     values = [_held_value(spec, exported) for spec in exported.graph_signature.input_specs if spec.target]
     tensors = {_identity(value): value for value in values if isinstance(value, torch.Tensor)}
-    weights = set()
-    for number, (identity, tensor) in enumerate(tensors.items()):  # all are counted, though not all are weights
+    identities: dict[int, Any] = {}
+    for identity, tensor in tensors.items():
+        number = numbers.get(_content(tensor))
         # Numbers, such as a factor, stay constants, and so do whole numbers and masks, which Lua's layers cannot hold.
-        if identity not in keys and tensor.is_floating_point() and tensor.dim():
-            key = f"constants.{number}"
-            keys[identity] = key
-            program.state[key] = tensor
-            program.order.append(key)
-            weights.add(key)
-    return weights
+        is_weight = identity not in keys and tensor.is_floating_point() and tensor.dim() > 0
+        if is_weight and number is not None:
+            identities[number] = identity
+    for number, identity in sorted(identities.items()):
+        key = f"constants.{number}"
+        keys[identity] = key
+        program.state[key] = tensors[identity]
+        program.order.append(key)
+    return {f"constants.{number}" for number in identities}
+
+
+def _numbers_of_constants(script: Any) -> dict[Any, int]:
+    """Return the numbers that the tensors in the code of a script module have in its file, by what they hold.
+
+    Freezing makes one constant of tensors that hold the same.
+    """
+    prefix = "constants."
+    numbers: dict[Any, int] = {}
+    with PtReader(script.save_to_buffer()) as reader:
+        for key, tensor in reader.read().items():
+            if key.startswith(prefix):
+                numbers.setdefault(_content(tensor.torch()), int(key.removeprefix(prefix)))
+    return numbers
+
+
+def _content(tensor: torch.Tensor) -> Any:
+    """Return a key that is equal for tensors of the same type, shape and elements."""
+    elements = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+    return tensor.dtype, tensor.shape, sha256(elements.numpy().data).digest()
 
 
 def _add_inputs(program: Program, exported: ExportedProgram, keys: dict[Any, str], parameters: set[str]) -> None:
@@ -584,6 +614,8 @@ class _GraphReader:
         value = item.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return _extent(value, self.program.sizes)
+        if isinstance(value, torch.SymBool):
+            return Relation(value.node.expr, self.program.sizes)
         if isinstance(value, (int, float, bool)):
             return value
         if item.name in self.values:  # it is no call of the program

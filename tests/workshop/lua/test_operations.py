@@ -76,6 +76,17 @@ class Search(torch.nn.Module):
         return torch.searchsorted(torch.tensor([3.0, 1.0, 2.0]).sort().values, x, **self.options) * 1.0
 
 
+class Edges(torch.nn.Module):
+    """Counts boundaries of a buffer."""
+
+    def __init__(self, edges):
+        super().__init__()
+        self.register_buffer("edges", torch.tensor(edges))
+
+    def forward(self, x):
+        return torch.bucketize(x, self.edges) * 1.0
+
+
 class Enlarged(torch.nn.Module):
     """Repeats elements of images, by factors that are not the quotient of the sizes."""
 
@@ -255,6 +266,8 @@ def test_single_images_are_pooled(subtests, tmp_path):
     [
         (torch.nn.ConvTranspose2d(3, 2, 1), torch.rand(3, 6, 8), "the input is not a batch"),
         (Search(sorter=torch.tensor([0, 1, 2])), torch.rand(1, 5), "the boundaries are not sorted"),
+        (Edges([2.0, 1.0]), torch.rand(1, 5), "the boundaries are not sorted"),
+        (Edges([1.0, float("nan")]), torch.rand(1, 5), "the boundaries are not sorted"),
         (Windows(), torch.rand(2, 16), "the window is shorter than the transform"),
         (Variances(), torch.rand(2, 5), "no more elements than its divisor is less"),
     ],

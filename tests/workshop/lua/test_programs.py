@@ -65,6 +65,39 @@ def test_files(kind, tmp_path):
         torch.testing.assert_close(made(X[:1]), module(X[:1]), rtol=1e-5, atol=1e-6)
 
 
+class Indexed(nn.Module):
+    """Takes channels by indices, and has two biases of zeros, which freezing makes one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.register_buffer("order", torch.tensor([2, 0, 1]))
+        self.register_buffer("factor", torch.tensor(1.5))
+        for layer in (self.first, self.second):
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        return self.last(self.second(torch.relu(self.first(x[:, self.order]))) * self.factor)
+
+
+@pytest.mark.slow
+def test_constants_have_the_numbers_of_the_file(subtests, tmp_path):
+    """The weights of a frozen module have the keys that `convert` writes, whatever the trace calls them."""
+    module, path, x = Indexed().eval(), tmp_path / "net.pt", torch.randn(2, 3)
+    frozen = torch.jit.freeze(torch.jit.script(module))
+    frozen.save(str(path))
+    stored = t7bridge.load_state_dict(path)
+    for name, script in {"in memory": frozen, "of a file": torch.jit.load(path)}.items():
+        with subtests.test(name):
+            t7bridge.save_module(script, tmp_path / "m.t7", example_inputs=x, force=True)
+            made = t7bridge.load_module(tmp_path / "m.t7")
+            weights = made.state_dict()
+            assert len(weights) == 5
+            for key, tensor in weights.items():
+                assert torch.equal(tensor, stored[key])
+            torch.testing.assert_close(made(x), module(x))
+
+
 @pytest.mark.slow
 def test_programs_in_memory(tmp_path):
     """`save_module` takes programs and script modules; tied weights stay tied; a program's sizes are checked."""

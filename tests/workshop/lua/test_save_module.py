@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from lua_nets import module_of, same_outputs
+from lua_values import Of
 from torch import nn
 
 import t7bridge
@@ -810,6 +811,27 @@ def test_numbers_of_sizes_are_outputs(tmp_path):
         x = torch.randn(batch, 3)
         _, whole, part, numbers = again(x)
         assert (float(whole), float(part), numbers.tolist()) == (3 * batch - 1, batch / 4, [*range(batch)])
+
+
+def test_comparisons_of_sizes_are_outputs(subtests, tmp_path):
+    """One that is returned is 1 or 0, as in the example, and the model refuses sizes for which it is not."""
+    cases = [
+        (lambda x: (x + 1, x.shape[0] > 2), 1.0, "n>=3 x any", (5, 4), (2, 4)),
+        (lambda x: {"y": x + 1, "same": x.shape[0] == x.shape[1]}, 0.0, "3 x 4", (3, 4), (3, 3)),
+        (lambda x: (x + 1, torch.sym_not(x.shape[1] % 2 == 0)), 0.0, "any x 2n", (1, 6), (3, 5)),
+    ]
+    for function, value, sizes, other, wrong in cases:
+        with subtests.test(sizes):
+            path = tmp_path / "m.t7"
+            report = t7bridge.save_module(Of(function), path, example_inputs=torch.randn(3, 4), force=True)
+            assert any(f" {sizes};" in note.message for note in report.notes)
+            model = t7bridge.load_module(path)
+            x = torch.randn(other)
+            outputs = model(x)
+            torch.testing.assert_close(outputs[0], x + 1)
+            assert float(outputs[1]) == value
+            with pytest.raises(Exception, match=r"size|shape|range|invalid"):
+                model(torch.randn(wrong))
 
 
 def test_texts_are_no_outputs(tmp_path):

@@ -169,6 +169,20 @@ SOURCES = {
     ),
     "causal": (causal, [(2, 5, 4)], "any x n<=4096 x 4", [[(3, 7, 4)], [(1, 1, 4)]], []),
     "triangle": (triangle, [(2, 5, 4)], "any x n<=4096 x any", [[(3, 7, 6)]], []),
+    "squeezed": (
+        lambda self, x: x.mean(2).squeeze().sum(0),
+        [(3, 4, 5)],
+        "n>=2 x m>=2 x any",
+        [[(2, 2, 9)]],
+        [[(1, 4, 5)], [(3, 1, 5)]],
+    ),
+    "squeezed batch": (
+        lambda self, x: x.squeeze((0, 2)) * 2,
+        [(3, 4, 1)],
+        "n>=2 x any x 1",
+        [[(2, 1, 1)]],
+        [[(1, 4, 1)]],
+    ),
     "heads": (heads, [(2, 5, 4)], "any x any x 4", [[(3, 7, 4)], [(1, 1, 4)]], [[(2, 5, 6)]]),
 }
 
@@ -301,23 +315,46 @@ def test_a_batch_of_one_is_converted_as_such(tmp_path: Path) -> None:
     torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(x), x.tanh())
 
 
-class Added(nn.Module):
-    """Adds two inputs, whose batches PyTorch then takes for one size."""
+def test_squeeze_drops_the_batch_of_an_example_of_one(tmp_path: Path) -> None:
+    """The batch is fixed then, and a warning tells how to keep it."""
+    x = torch.randn(1, 4, 3)
+    module = Of(lambda self, x: x.mean(2).squeeze().softmax(0))
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=x)
+    assert any("with two examples" in note.message and note.level == "warning" for note in report.notes)
+    assert any("1 x 4 x 3;" in note.message for note in report.notes)
+    found = t7bridge.load_module(tmp_path / "m.t7")(x)
+    assert found.shape == (4,)
+    torch.testing.assert_close(found, module(x))
 
-    def forward(self, x, y):
-        return x.tanh() + y
+
+def test_a_number_of_each_example_keeps_the_batch(tmp_path: Path) -> None:
+    """What is squeezed to no dimensions for one example is one element in Lua."""
+    module = Of(lambda self, x: torch.sigmoid(x.sum(1, keepdim=True).squeeze() * 2))
+    report = t7bridge.save_module(module, tmp_path / "m.t7", example_inputs=torch.randn(3, 4))
+    assert not [note for note in report.notes if note.code == "fixed-sizes"]
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    for batch in (1, 2):
+        x = torch.randn(batch, 4)
+        torch.testing.assert_close(model(x), module(x).reshape(batch))
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_batches_that_are_equal_stay_open(batch: int, tmp_path: Path) -> None:
-    """Also those of one example, though PyTorch traces two."""
-    example = (torch.randn(batch, 4), torch.randn(batch, 4))
-    report = t7bridge.save_module(Added(), tmp_path / "m.t7", example_inputs=example)
-    assert any("any x n, any x n;" in note.message for note in report.notes)
-    x = torch.randn(5, 4)
-    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")([x, x + 1]), Added()(x, x + 1))
+def test_a_batch_of_one_beside_a_larger_one_is_repeated(tmp_path: Path) -> None:
+    """The trace has two examples of each input, which are not one batch for that: the model takes the example."""
+    inputs = [torch.randn(2, 5), torch.randn(1, 5)]
+    report = t7bridge.save_module(Sums(), tmp_path / "m.t7", example_inputs=tuple(inputs))
+    assert any("2 x 5, 1 x 5;" in note.message for note in report.notes)
+    model = t7bridge.load_module(tmp_path / "m.t7")
+    torch.testing.assert_close(model(inputs), Sums()(*inputs))
     with pytest.raises(RuntimeError):
-        t7bridge.load_module(tmp_path / "m.t7")([x, x[:2]])
+        model([inputs[0], inputs[0]])
+
+
+def test_two_batches_of_one_stay_open(tmp_path: Path) -> None:
+    """Equal batches are one size, in the example as in the trace of two examples."""
+    report = t7bridge.save_module(Sums(), tmp_path / "m.t7", example_inputs=(torch.randn(1, 5), torch.randn(1, 5)))
+    assert any("any x n, any x n;" in note.message for note in report.notes)
+    inputs = [torch.randn(3, 4), torch.randn(3, 4)]
+    torch.testing.assert_close(t7bridge.load_module(tmp_path / "m.t7")(inputs), Sums()(*inputs))
 
 
 class Nested(nn.Module):

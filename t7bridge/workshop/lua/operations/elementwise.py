@@ -31,6 +31,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make, same, sequential, walk
 from ..sizes import CannotError, is_static, make_static
+from ..trace import to_array
 from ..training import dropout_of_attention
 
 ERF = "Abramowitz and Stegun 7.1.26 (within 1.5e-7), as nn has no layer for it"
@@ -697,15 +698,40 @@ def bucketize(b: Builder, first: Any, second: Any, /, right: bool, side: str | N
     value, boundaries = (first, second) if b.kind == "bucketize" else (second, first)
     if len(boundaries.shape) != 1:
         raise CannotError("the boundaries are not one row")
+    _check_sorted(b, boundaries)
     column = b.reshape(value, (*value.shape, 1))  # each element is compared with all boundaries
     # ATen's `self` is the elements in both operations; a number has no type.
-    layer = is_positive(b, b.dtype_of("self") or "float32")
+    dtype = b.dtype_of("self") or "float32"
+    dtype_of_boundaries = b.dtype_of("boundaries" if b.kind == "bucketize" else "sorted_sequence")
+    # Whole numbers differ by 1 at least, but not from boundaries that are fractions.
+    has_fractions = not dtype_of_boundaries.startswith(("int", "uint"))
+    layer = is_positive(b, "float32" if has_fractions else dtype)
     if right or side == "right":  # a boundary counts unless it is above the element
         is_above = b.combine("nn.CSubTable", boundaries, column) >> layer
-        is_counted = 1 - is_above
+        is_counted = 1 - is_above  # NaN is above all boundaries: `is_positive` returns 0 for its difference
     else:
         is_counted = (column - boundaries) >> layer
+        if dtype in FLOATS and isinstance(column, Wire):
+            is_counted = b.combine("nn.CMaxTable", is_counted, column >> is_nan())
     return reduce_over(b, "nn.Sum", is_counted, [-1])
+
+
+def _check_sorted(b: Builder, boundaries: Any) -> None:
+    """Refuse boundaries that are known and not in order, or NaN: what PyTorch's search finds there is no count.
+
+    Raises:
+        CannotError: they are.
+    """
+    if isinstance(boundaries, Const):
+        array = np.broadcast_to(boundaries.array(), boundaries.shape)
+    elif isinstance(boundaries, Stored):
+        start = boundaries.ref.start
+        array = to_array(b.program.state[boundaries.ref.key]).reshape(-1)[start : start + prod(boundaries.ref.size)]
+    else:
+        return
+    is_sorted = (array[1:] >= array[:-1]).all() and not np.isnan(array).any()
+    if not is_sorted:
+        raise CannotError("the boundaries are not sorted")
 
 
 @operation("sign sgn", lua=f"nn.ConcatTable, nn.CSubTable, {PARTS}", note=NOTE)

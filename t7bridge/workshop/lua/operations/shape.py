@@ -29,6 +29,7 @@ from ..build import (
 )
 from ..layers import LuaLayer, make
 from ..sizes import CannotError, Extent, in_example, is_static, make_static
+from ..trace import CallRef, tree_leaves
 from .elementwise import fill_where, is_nonzero, is_positive, reduce_over
 
 _END = 2**63 - 1
@@ -36,21 +37,64 @@ _END = 2**63 - 1
 
 
 @operation(
-    "view reshape _unsafe_view flatten.using_ints unflatten.int squeeze squeeze.dim squeeze.dims unsqueeze view_as "
-    "reshape_as",
+    "view reshape _unsafe_view flatten.using_ints unflatten.int unsqueeze view_as reshape_as",
     lua="nn.View",
 )
 def view(b: Builder, self: Any) -> Any:
     """Reshape to another shape with the same number of elements."""
-    is_squeeze_of_all = b.call.op == "aten.squeeze.default"
-    if is_squeeze_of_all and self.shape[:1] == b.shape[:1] and _has_open_batch_of_one(b.shape):
-        b.remark("squeeze() keeps the batch, which PyTorch drops if it is one example", warning=True)
     return b.reshape(self, b.shape)
 
 
-def _has_open_batch_of_one(shape: Any) -> bool:
-    """Return whether the first extent is open, and 1 in the example."""
-    return isinstance(shape[0], Extent) and shape[0].in_example == 1
+@operation("squeeze squeeze.dim squeeze.dims", lua="nn.View")
+def squeeze(b: Builder, self: Any, dim: Any = None) -> Any:
+    """Drop dimensions of extent 1; one that depends on the inputs must have another extent, and stays.
+
+    Args:
+        b: the builder.
+        self: the value.
+        dim: a dimension or several; `None` for all.
+    """
+    rank = len(self.shape)
+    axes = list(range(rank))
+    if dim is not None and rank:
+        dims = [dim] if isinstance(dim, int) else dim
+        axes = [axis % rank for axis in dims]
+    # What has no dimensions in PyTorch has one element in Lua, which functions of each element treat alike.
+    may_have_one_element = len(b.shape) == 1 and _is_only_used_elementwise(b, b.call.name)
+    if not may_have_one_element:
+        _require_other_extents_than_1([self.shape[axis] for axis in axes])
+    if 0 in axes and self.shape[0] == 1:
+        text = "squeeze drops the batch of one example: convert with two examples to keep a batch"
+        b.remark(text, warning=True)
+    return b.reshape(self, b.shape)
+
+
+def _require_other_extents_than_1(extents: list[Any]) -> None:
+    """Add the condition that the extents which depend on the inputs are not 1, as PyTorch would drop them.
+
+    Raises:
+        CannotError: one is 1 in the example, and was not in the trace, which is of two examples.
+        ChangedError: this was not known before.
+    """
+    for extent in extents:
+        if not isinstance(extent, Extent):
+            continue
+        # The comparison adds the condition; of an extent that is 1, it would be the opposite one.
+        is_dropped = extent.in_example == 1 or not extent > 1
+        if is_dropped:
+            raise CannotError("drops a dimension whose extent depends on the inputs")
+
+
+def _is_only_used_elementwise(b: Builder, name: str) -> bool:
+    """Return whether all that a program makes of a value is returned, and computed by functions of each element."""
+    names = {name}
+    for call in b.program.calls:  # each takes values of earlier ones
+        if names.isdisjoint(item.name for item in tree_leaves(call.args) if isinstance(item, CallRef)):
+            continue
+        if not call.is_elementwise:
+            return False
+        names.add(call.name)
+    return True
 
 
 @operation(
