@@ -297,7 +297,8 @@ class Tree(Rebuilder):
             table: the entries.
         """
         keys = [python_scalar(key) for key in table.raw_keys]
-        if _can_be_dict_keys(keys, set(result)) and not _are_keys_of_another_form(keys, is_table=not result):
+        is_object = bool(result)
+        if _can_be_dict_keys(keys, set(result)) and not (is_object and _are_keys_of_another_form(keys)):
             return fill_dict(result, keys, table.raw_values)
         # Without a class, the dict with the pairs would be taken for a table with this key.
         result.setdefault("__class__", "table")
@@ -324,16 +325,12 @@ def _can_be_dict_keys(keys: list[Any], other_keys: set[Any]) -> bool:
         return False
 
 
-def _are_keys_of_another_form(keys: list[Any], is_table: bool) -> bool:
-    """Return whether a dict with these keys would be taken for one with a list of pairs, or with a payload.
+def _are_keys_of_another_form(keys: list[Any]) -> bool:
+    """Return whether an object with fields of these names would be taken for one with a list of pairs, or a payload.
 
-    Args:
-        keys: of a Lua table or of the fields of an object, its scalars as Python's.
-        is_table: whether they are a table's.
+    A table with the keys of a dict with pairs is one that went through a `.t7`, and keeps its form.
     """
     distinct_keys = set(keys)
-    if is_table:
-        return distinct_keys == {"__class__", "pairs"}
     return distinct_keys == {"pairs"} or "__payload__" in distinct_keys
 
 

@@ -475,7 +475,6 @@ def test_vectors_and_tables_that_were_dicts() -> None:
         TorchObject("a.B", 1, Table.of({"__payload__": 1.0})),
         TdsHash(clashing),
         TdsHash(pairs),
-        Table.of({"__class__": b"table", "pairs": pairs["pairs"]}),
     ):
         assert description(to_lua(as_tree(value), objects=True).value) == description(value)
 
