@@ -138,7 +138,7 @@ def _class_of_user(block: CodeBlock, number: int, ref: Ref) -> str:
     if number == len(block.steps) or len(ref.path) != 1:
         return ""
     step = block.steps[number]
-    if step is None or step.attribute is None:
+    if step is None or step.attribute is None:  # `None` is a part of a later step
         return ""
     (module,) = step.attribute.constructions
     return module.name

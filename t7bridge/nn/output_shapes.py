@@ -712,11 +712,11 @@ def transpose(arguments: Arguments, input_shape: Value) -> Value:
     """
     shape = list(_of_tensor(input_shape))
     example_dims = arguments.get("n_input_dims")
-    # Pairs count the dimensions of an example; all others are before these.
+    # Pairs count the dimensions of an example, from 0; all others are before these, the last of them is -1.
     offset = 0 if example_dims is None else len(shape) - example_dims
     for pair in arguments.args:
-        # With too few dimensions the sum is negative, which would count from the end.
-        if 0 <= min(pair) < -offset:
+        # What is negative still would count from the end, as it does where no example is given.
+        if example_dims is not None and min(pair) + offset < 0:
             raise Mismatch
         first, second = (dim_from_front(dim + offset, input_shape) for dim in pair)
         shape[first], shape[second] = shape[second], shape[first]

@@ -224,7 +224,8 @@ def _recorded_origins(record: Recorded, own_origins: Mapping[str, Origin]) -> di
         first_key = record.tied.get(key, key)
         pieces = record.pieces.get(first_key)
         if pieces:
-            # A tensor of several pieces has no field or layout of its own; its object is that of its first piece.
+            # Fields and layouts are of Lua's tensors, of which this one may be a part, or several: it has none. Its
+            # object is that of its first piece.
             first_piece = pieces[0]
             origin = own_origins[first_piece.key]
             origins[key] = Origin(origin.obj, origin.param, tensor=origin.tensor)

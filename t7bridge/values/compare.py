@@ -478,7 +478,7 @@ def _short(value: Value) -> str:
         title = _TITLES.get(type(value), type(value).__name__)
         article = "an" if title[0] in "AEIOUaeiou" else "a"
         return f"{article} {title}"
-    if has(type(value)):
+    if has(type(value)):  # a class of ours; a global of Python by its path
         return str(getattr(value, "path", type(value).__name__))[:_SHOWN_LETTERS]
     if isinstance(value, (str, bytes, bytearray)):
         return _repr(value[:_SHOWN_LETTERS])

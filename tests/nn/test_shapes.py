@@ -131,6 +131,7 @@ def test_dimensions_that_cannot_be_flattened_are_refused(args, shape):
     ("name", "args", "kwargs", "shape"),
     [
         ("Transpose", ((0, 1),), {"n_input_dims": 3}, (2, 3)),
+        ("Transpose", ((-1, 0),), {"n_input_dims": 3}, (2, 3)),
         ("Replicate", (2, 3), {}, (2, 3)),
         ("Select", (0, 2), {}, (2, 3)),
         ("Select", (1, -4), {}, (2, 3)),

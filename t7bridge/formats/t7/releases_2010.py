@@ -256,7 +256,7 @@ class _ClassLayout:
                 item.kind.write(writer, self._value_to_write(item, fields, obj.class_name))
 
     def _refuse_other_fields(self, fields: Table, class_name: str, release: str) -> None:
-        """Refuse an object with other fields than the release writes, if it writes no table of all.
+        """Refuse an object with other fields than a release without a table of all fields writes.
 
         Args:
             fields: of the object.

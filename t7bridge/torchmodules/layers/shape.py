@@ -153,9 +153,9 @@ class Transpose(nn.Module):
         """Return the same elements in another order."""
         offset = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         for first, second in self.pairs:
-            # PyTorch would count a negative one from the end.
-            smaller = min(first, second)
-            if smaller >= 0 and smaller + offset < 0:
+            # -1 is the one before an example's. What is negative with the offset, too,
+            # PyTorch would count from the end.
+            if self.n_input_dims is not None and min(first, second) + offset < 0:
                 raise IndexError(f"{input.dim()} dimensions are too few")
             input = input.transpose(first + offset, second + offset)
         return input.clone(memory_format=torch.contiguous_format)

@@ -323,6 +323,8 @@ class ProgramBuilder(Builder):
     def _refuse_inexact_whole_numbers(self, call: TracedCall) -> None:
         """Refuse a value of whole numbers that may not be exact as floats; else note its least and largest in `bounds`.
 
+        The call is the current one, whose operation `kind` is.
+
         Raises:
             CannotError: a product may be too large, or the type has few bits and wraps around.
         """

@@ -244,13 +244,13 @@ def _open_extents(value: Any, freedom: Freedom) -> dict[int, Any] | None:
 
 
 def export_plainly(module: nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any, own_backwards: list[str]) -> Any:
-    """Call `torch.export.export`; raise what it raises.
+    """Call `torch.export.export`, first with gradients, then without; raise what the second call raises.
 
     Args:
         module: the module.
         inputs: example inputs.
         dynamic_shapes: in the form of `torch.export.export`; `None` fixes all sizes.
-        own_backwards: see `export_module`.
+        own_backwards: receives the names of classes, see `export_module`; of both calls, where there are two.
     """
     with quiet(), _plain_attention(), _watch_backwards(own_backwards), _Traceable():
         try:

@@ -305,8 +305,9 @@ class _EnteredLayers(Kinds):
     def _folded(self, items: tuple[Kind, ...]) -> Kind:
         """Return the kind of a sum or product of parts of the input, which have one shape.
 
-        The result passes as one of the parts, that of the shortest origin: what the next layer says of the result is
-        true of this part, and so of all parts.
+        The result passes as one of the parts: what the next layer says of its shape is true of this part, and so of
+        all. It is that of the shortest origin, as `add_same_shape` has the others refer to it: a part does not refer to
+        what is inside it, which might refer to it in a circle.
         """
         origins = [item.origin for item in items if item.origin is not None]
         if not origins:

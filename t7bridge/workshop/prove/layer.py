@@ -79,7 +79,9 @@ def map_tensors(value: Values, change: Callable[..., Any]) -> Values:
 
 
 def drawn(module: nn.Module, spec: Any) -> Values:
-    """Return example inputs of a model in double precision, with numbers that are the same in each run.
+    """Return example inputs of a model, drawn by `example` from a seed of its own, all in double precision.
+
+    So are indices: Lua's layers take them as any number.
 
     Args:
         module: the live model.
