@@ -448,8 +448,10 @@ def front(rows: list[Row]) -> list[Row]:
 
 def version_of(python: Path) -> str:
     """Return the version of t7bridge in the environment of a Python."""
-    command = [python, "-c", "import t7bridge; print(t7bridge.__version__)"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    command = [python.absolute(), "-c", "import t7bridge; print(t7bridge.__version__)"]
+    # Elsewhere than in a copy of the sources, which would be imported instead.
+    done = subprocess.run(command, cwd=python.parent, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 _BEGIN, _END = "<!-- benchmarks -->\n", "<!-- end of benchmarks -->\n"
