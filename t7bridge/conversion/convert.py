@@ -330,7 +330,7 @@ def _write_config(
 
     path = _config_path(output)
     text = config_text(beside_model.config(from_lua=document.spec.values == LUA))
-    is_left_over = not attempt.force and _has_our_config(output) and not _has_model(path, goal)
+    is_left_over = not attempt.force and _has_our_config(output) and not _has_model(output, goal)
     with FileOutput(path, force=attempt.force or is_left_over, sync=attempt.sync) as config:
         config.write(text.encode())
     if is_left_over:
@@ -338,12 +338,9 @@ def _write_config(
         report.note("info", f"{name}, whose model was not there any more, is replaced", code="beside")
 
 
-_CONFIG_SUFFIX = ".config.json"
-
-
 def _config_path(output: FileOutput) -> str:
     """Return the path of the file with what stands beside the model in an output: `model.config.json`."""
-    return os.path.splitext(output.path)[0] + _CONFIG_SUFFIX
+    return os.path.splitext(output.path)[0] + ".config.json"
 
 
 def _has_our_config(output: FileOutput) -> bool:
@@ -358,12 +355,12 @@ def _has_our_config(output: FileOutput) -> bool:
     return bool(Beside.from_text(text))  # an empty one is not ours: no conversion writes it
 
 
-def _has_model(config_path: str, goal: FormatSpec) -> bool:
-    """Return whether a `config.json` has its model beside it, `model.pt` or another name that the format has.
+def _has_model(output: FileOutput, goal: FormatSpec) -> bool:
+    """Return whether the `config.json` beside an output has its model there: `model.pt`, or another name of the format.
 
     It has none if the model was moved alone, or the system ended a conversion between the two.
     """
-    base = config_path.removesuffix(_CONFIG_SUFFIX)
+    base = os.path.splitext(output.path)[0]
     return any(os.path.lexists(base + suffix) for suffix in goal.suffixes)
 
 

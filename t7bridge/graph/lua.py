@@ -334,7 +334,7 @@ class TorchObject(_Entries):
 
     Attributes:
         class_name: `nn.Linear`.
-        version: the class version in the file, 0 where the file predates versions.
+        version: the class version in the file; `None` if the file predates versions, which Lua takes for 0.
         fields: its fields. Most classes write just this table; `None` for an object that is not a table in Lua, such as
             a `torch.Generator`.
         payload: what a class with a layout of its own wrote besides its fields: the header of an `nn.GPU`, the raw

@@ -715,7 +715,7 @@ def transpose(arguments: Arguments, input_shape: Value) -> Value:
     # Pairs count the dimensions of an example, from 0; all others are before these, the last of them is -1.
     offset = 0 if example_dims is None else len(shape) - example_dims
     for pair in arguments.args:
-        # What is negative still would count from the end, as it does where no example is given.
+        # What is still negative with the offset would count from the end.
         if example_dims is not None and min(pair) + offset < 0:
             raise Mismatch
         first, second = (dim_from_front(dim + offset, input_shape) for dim in pair)

@@ -25,7 +25,7 @@ from ..formats.pt.zip import ZipArchive
 from ..formats.shards import files_of
 from ..formats.t7.file import read_t7
 from ..formats.t7.reader import T7Reader
-from ..formats.table import HEAD_BYTES, SUFFIXES, FormatSpec, identify, is_tar, refuse_two_formats
+from ..formats.table import HEAD_BYTES, SUFFIXES, FormatSpec, identify, is_tar, one_or_list, refuse_two_formats
 from ..graph.lua import LuaFunction, TorchObject
 from ..graph.walk import walk
 from ..io.source import ByteSource, PathLike, inputs_protected
@@ -536,8 +536,7 @@ def _add_functions_and_foreign(roots: list[Any], report: ScanReport) -> None:
     from ..nn.registry import layer_of
 
     classes: set[str] = set()
-    whole = roots[0] if len(roots) == 1 else roots  # one walk, as values may have parts in common
-    for visit in walk(whole):
+    for visit in walk(one_or_list(roots)):  # one walk, as values may have parts in common
         value = visit.value
         if isinstance(value, LuaFunction):
             report.findings.append(_finding_on_function(value, visit.text()))

@@ -317,8 +317,7 @@ def _modules_in(blocks: list[Block]) -> list[Block]:
 
 
 def _accepted(inputs: Examples, module: TorchObject, path: str, blocks: list[Block], limits: Limits) -> _Accepted:
-    """Return an input with the outputs of a model's modules: by the declared rules, and by a run where these leave one
-    open.
+    """Return an input with the outputs of modules for it: by the declared rules, by a run where these leave one open.
 
     Args:
         inputs: the input.

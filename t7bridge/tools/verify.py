@@ -860,10 +860,11 @@ class Sides:
         without_numbers = [goal.name for goal in goals if not formats.FORMATS[goal.name].numbers]
         target = without_numbers[0] if without_numbers else goals[0].name
         is_named = document.spec.values == formats.NAMED
+        strings_of_file = self._strings_of(document)
         for form in self._python_forms(document, target):
             report = Report(source_format=document.format, target_format=target, notes=form.notes)
             tensors: dict[str, Tensor] = form.value
-            metadata = self._strings_of(document)
+            metadata = strings_of_file
             # Through each format in turn, so that both sides lose what either format loses.
             for goal in goals:
                 tensors, metadata = self._as_in_format(tensors, metadata, goal, report)
@@ -996,12 +997,13 @@ def _without_other_strings(form: Form, other: Form) -> Form:
 
 
 def _form_of_model_file(lua: Value, python: Any, notes: list[Note]) -> Form | None:
-    """Return the state dict of the `model.pt` that `module` writes for a model; `None` if a `.pt` has other keys.
+    """Return the form of a model that is the `model.pt` which `module` writes; `None` if a `.pt` has other keys.
 
     Args:
         lua: the value of a `.t7`.
         python: the value of the `.pt`.
-        notes: on what the state dicts that `convert` writes of this value leave out.
+        notes: on what the state dicts that `convert` writes of this value leave out. For a model that is only a part of
+            it, another note stands in their place.
     """
     if not isinstance(python, dict) or not all(isinstance(key, str) for key in python):
         return None

@@ -292,7 +292,7 @@ def test_ceil_mode_that_lua_does_not_read(class_name):
     """Lua sets the ceil mode to false when it reads class version 1, and so does the module; a note says it."""
     sizes = {f"{name}{axis}": 2.0 for name in "kd" for axis in "TWH"}
     fields = Table.of({**sizes, "ceil_mode": True})
-    for version, rounds_up in ((1, False), (2, True)):
+    for version, rounds_up in ((None, False), (1, False), (2, True)):
         layer = TorchObject(class_name, version, fields)
         assert live_module(layer).ceil_mode is rounds_up
         assert len(state_dict(layer).notes) == (0 if rounds_up else 1)

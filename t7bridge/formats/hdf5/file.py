@@ -466,7 +466,7 @@ def write(output: FileOutput, value: NamedTensors | Mapping[Any, Tensor]) -> Wri
     for offset, tensor in places:
         output.place(offset, content(tensor))
     output.wait()
-    return Written(len(named.tensors), named.storages, left_out(named))
+    return Written(len(named.tensors), named.storages, _left_out(named.metadata, texts))
 
 
 def _write_but_elements(
@@ -505,8 +505,12 @@ def _check_elements(named: NamedTensors) -> None:
 
 def left_out(named: NamedTensors) -> tuple[str, ...]:
     """Return the names of the texts of which no attributes are made."""
-    texts = dict(_attributes_of_metadata(named.metadata))
-    return tuple(name for name in named.metadata if name not in texts)
+    return _left_out(named.metadata, dict(_attributes_of_metadata(named.metadata)))
+
+
+def _left_out(metadata: Mapping[str, str], attributes: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+    """Return the names in the metadata of which there is no attribute."""
+    return tuple(name for name in metadata if name not in attributes)
 
 
 def _attributes_of_metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -44,19 +44,19 @@ _LOSING_CEIL_MODE = ("nn.VolumetricMaxPooling", "nn.VolumetricDilatedMaxPooling"
 def _loses_ceil_mode(fields: Fields) -> bool:
     """Return whether Lua sets the ceil mode of an object to false when it reads it.
 
-    nn.VolumetricMaxPooling does so with class version 1. nn.VolumetricDilatedMaxPooling inherits that, and has itself
-    written version 1 in all releases.
+    nn.VolumetricMaxPooling does so with a class version below 2, and Lua takes an object without one for version 0.
+    nn.VolumetricDilatedMaxPooling inherits that, and has itself written version 1 in all releases.
 
     Source: nn 8726825 `VolumetricMaxPooling:read`.
     """
-    version = fields.obj.version
-    return fields.obj.class_name in _LOSING_CEIL_MODE and version is not None and version < 2
+    version = fields.obj.version or 0
+    return fields.obj.class_name in _LOSING_CEIL_MODE and version < 2
 
 
 def _lost_ceil_note(fields: Fields) -> str:
     """Return a note if an object had a ceil mode when it was saved, which Lua does not read."""
     if fields.flag("ceil_mode") and _loses_ceil_mode(fields):
-        return "was saved in ceil mode, which is lost with class version 1: it rounds down, as in Lua when it is loaded"
+        return "was saved in ceil mode, which is lost with a class version below 2: it rounds down, as Lua does then"
     return ""
 
 

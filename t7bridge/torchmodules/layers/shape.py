@@ -153,8 +153,8 @@ class Transpose(nn.Module):
         """Return the same elements in another order."""
         offset = 0 if self.n_input_dims is None else input.dim() - self.n_input_dims
         for first, second in self.pairs:
-            # -1 is the one before an example's. What is negative with the offset, too,
-            # PyTorch would count from the end.
+            # -1 is the dimension before those of an example. PyTorch would count from
+            # the end what is still negative with the offset.
             if self.n_input_dims is not None and min(first, second) + offset < 0:
                 raise IndexError(f"{input.dim()} dimensions are too few")
             input = input.transpose(first + offset, second + offset)

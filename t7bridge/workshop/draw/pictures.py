@@ -304,7 +304,7 @@ def as_png(root: Box, title: str) -> bytes:
         title: of the picture.
 
     Raises:
-        UnsupportedError: none of them is installed, or can convert this one.
+        UnsupportedError: none of them is installed, or the first that is cannot convert this one.
     """
     svg = as_svg(root, title).encode("utf-8", "replace")
     try:

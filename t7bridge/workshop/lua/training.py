@@ -62,20 +62,25 @@ def computation_of(exported: ExportedProgram) -> Computation:
 def _operations_of(exported: ExportedProgram) -> dict[str, list[Any]]:
     """Return path of a module → its operations on tensors, each with those of its numbers that tell modes apart."""
     operations: dict[str, list[Any]] = {}
-    for graph_module in exported.graph_module.modules():  # with the graphs of blocks, such as `with torch.no_grad()`
-        if not isinstance(graph_module, torch.fx.GraphModule):
+    for node in _nodes_of(exported):
+        if node.op != "call_function" or not _is_on_tensors(node):
             continue
-        for node in graph_module.graph.nodes:
-            if node.op != "call_function" or not _is_on_tensors(node):
-                continue
-            name = str(node.target)
-            # A layer such as dropout takes its mode as a boolean, as Lua's has one: that is no difference.
-            types = (float,) if _WITH_MODES.search(name) else (float, bool)
-            # With defaults, which PyTorch leaves out of one graph and not of the other, if all of them are.
-            arguments = _arguments_of(node) or (node.args, node.kwargs)
-            numbers = [item for item in pytree.tree_leaves(arguments) if isinstance(item, types)]
-            operations.setdefault(_path_of(node), []).append((name, numbers))
+        name = str(node.target)
+        # A layer such as dropout takes its mode as a boolean, as Lua's has one: that is no difference.
+        types = (float,) if _WITH_MODES.search(name) else (float, bool)
+        # With defaults, which PyTorch leaves out of one graph and not of the other, if all of them are.
+        arguments = _arguments_of(node) or (node.args, node.kwargs)
+        numbers = [item for item in pytree.tree_leaves(arguments) if isinstance(item, types)]
+        path, _ = _module_of(node)
+        operations.setdefault(path, []).append((name, numbers))
     return operations
+
+
+def _nodes_of(exported: ExportedProgram) -> Iterator[Any]:
+    """Yield the nodes of a program, also those of blocks such as `with torch.no_grad()`."""
+    for graph_module in exported.graph_module.modules():
+        if isinstance(graph_module, torch.fx.GraphModule):
+            yield from graph_module.graph.nodes
 
 
 def _is_on_tensors(node: Any) -> bool:
@@ -99,7 +104,7 @@ def _outputs_of(exported: ExportedProgram) -> list[Any]:
         if node.op == "call_function":
             # Some operations have another name in training, as dropouts do: all of their names become one.
             name = _WITH_MODES.sub("mode", str(node.target))
-        path = _path_of(node)
+        path, _ = _module_of(node)
         counts[path, name] += 1
         origins[node] = (path, name, counts[path, name])
     returned = next(node.args[0] for node in exported.graph.nodes if node.op == "output")
@@ -108,29 +113,30 @@ def _outputs_of(exported: ExportedProgram) -> list[Any]:
     return [*outputs, str(exported.call_spec.out_spec)]
 
 
-def _path_of(node: Any) -> str:
-    """Return the path of the module that a node belongs to; a second call is `conv@1` in PyTorch's."""
+def _module_of(node: Any) -> tuple[str, str]:
+    """Return path and name of the class of the innermost module that a node belongs to; both empty if it is not known.
+
+    In PyTorch's path, a second call of a module is `conv@1`.
+    """
     stack = node.meta.get("nn_module_stack") or {"": ("", "")}
-    path, _ = [*stack.values()][-1]  # the innermost module
-    return str(path).partition("@")[0]
+    path, class_name = [*stack.values()][-1]
+    return str(path).partition("@")[0], str(class_name)
 
 
 def sets_modes(exported: ExportedProgram) -> bool:
-    """Return whether code outside of PyTorch's layers calls an operation with a mode, such as `functional.dropout`."""
-    return any(not _class_of(node).startswith("torch.nn.") for node in _nodes_in_evaluation(exported))
+    """Return whether code outside of PyTorch's layers calls an operation in evaluation mode: `functional.dropout`."""
+    classes = [class_name for _, class_name in map(_module_of, _nodes_in_evaluation(exported))]
+    return not all(name.startswith("torch.nn.") for name in classes)
 
 
 def _nodes_in_evaluation(exported: ExportedProgram) -> Iterator[Any]:
-    """Yield the calls whose argument `train` or `training` is false, but for dropouts that Lua has not."""
-    for graph_module in exported.graph_module.modules():
-        if not isinstance(graph_module, torch.fx.GraphModule):
-            continue
-        for node in graph_module.graph.nodes:
-            arguments = _arguments_of(node)
-            is_training = arguments.get("train", arguments.get("training", True))
-            is_in_lua = arguments.get("p") != 0 and "alpha_dropout" not in str(node.target)
-            if is_training is False and is_in_lua:
-                yield node
+    """Yield the calls whose argument `train` or `training` is false, but for dropouts of nothing or that Lua lacks."""
+    for node in _nodes_of(exported):
+        arguments = _arguments_of(node)
+        is_training = arguments.get("train", arguments.get("training", True))
+        is_in_lua = arguments.get("p") != 0 and "alpha_dropout" not in str(node.target)
+        if is_training is False and is_in_lua:
+            yield node
 
 
 def _arguments_of(node: Any) -> dict[str, Any]:
@@ -141,13 +147,6 @@ def _arguments_of(node: Any) -> dict[str, Any]:
     names = [argument.name for argument in schema.arguments]
     defaults = {argument.name: argument.default_value for argument in schema.arguments}
     return {**defaults, **dict(zip(names, node.args)), **node.kwargs}
-
-
-def _class_of(node: Any) -> str:
-    """Return the name of the class of the innermost module that a node belongs to; empty if it is not known."""
-    stack = node.meta.get("nn_module_stack") or {"": ("", "")}
-    _, class_name = [*stack.values()][-1]
-    return str(class_name)
 
 
 @contextlib.contextmanager
@@ -253,7 +252,7 @@ def _notes_on_fixed_modes(
     operations: dict[str, list[str]] = {}
     paths: dict[str, str] = {}
     for node in _nodes_in_evaluation(trained):
-        path = _path_of(node)
+        path, _ = _module_of(node)
         if path in paths_left_in_evaluation:
             continue
         kind = type(modules.get(path, module)).__name__

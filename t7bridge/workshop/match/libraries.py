@@ -367,8 +367,8 @@ def _parsed(value: Any) -> Library:
     """Return the library in the content of a file of the cache, as `_write` makes it.
 
     Raises:
-        ValueError: it is of another format, or its names or numbers are none. Any other content may raise what Python
-            raises when it is read as such: `LookupError`, `TypeError` or `AttributeError`.
+        ValueError: it is of another format, or has names that are no text, or numbers that are none. Any other content
+            may raise what Python raises when it is read as such: `LookupError`, `TypeError` or `AttributeError`.
     """
     models = {}
     numbers: list[Any] = []  # all that are in the file
@@ -376,7 +376,7 @@ def _parsed(value: Any) -> Library:
         models[name] = [Variant(Counter(row["layers"]), row["classes"]) for row in variants]
         for variant in models[name]:
             numbers += variant.layers.values()
-            if variant.classes:  # not None, which is no number
+            if variant.classes is not None:
                 numbers.append(variant.classes)
     home = value["home"]
     release = value["release"]

@@ -432,7 +432,7 @@ class _Recorder:
 
 
 def _only_float_of(arguments: tuple[Any, Any]) -> torch.Tensor | None:
-    """Return the only tensor of a floating-point type among the arguments of a layer; `None` if there are several.
+    """Return the only tensor of a floating-point type among the arguments; `None` if there is none, or several.
 
     Of several nobody knows which one is wrong: none is replaced.
     """

@@ -210,7 +210,7 @@ def prelu(b: Builder, self: Any, weight: Learned) -> Any:
     return b.emit(layer, self)
 
 
-ACTIVE_DROPOUT = "a dropout that is active in evaluation too becomes nn.Dropout, which acts in training only"
+ACTIVE_DROPOUT = "a dropout that is active in evaluation too acts in training only in Lua"
 
 
 @operation("rrelu", lua="nn.RReLU")
@@ -238,13 +238,15 @@ def dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     lua="nn.SpatialDropout or nn.VolumetricDropout, nn.MulConstant",
     note="Lua scales in evaluation and PyTorch in training: the constant compensates.",
 )
-def feature_dropout(b: Builder, input: Any, /, p: float) -> Any:
+def feature_dropout(b: Builder, input: Any, /, p: float, train: bool) -> Any:
     """Set channels to 0 at random in training."""
     rank = len(input.shape)
     if p == 0:
         return input
     if p >= 1 or rank not in (3, 4, 5):
         raise CannotError("only a part of the channels of inputs of 3 to 5 dimensions is dropped")
+    if train:
+        b.remark(ACTIVE_DROPOUT)
     name = "nn.VolumetricDropout" if rank == 5 else "nn.SpatialDropout"
     # Lua multiplies by 1 - p in evaluation; PyTorch divides by it in training.
     layer = make(name, p) / (1 - p)
@@ -723,7 +725,7 @@ def _check_sorted(b: Builder, boundaries: Any) -> None:
         CannotError: they are.
     """
     if isinstance(boundaries, Const):
-        array = np.broadcast_to(boundaries.array(), boundaries.shape)
+        array = boundaries.array().reshape(-1)  # of one element alone, if it is repeated
     elif isinstance(boundaries, Stored):
         start = boundaries.ref.start
         array = to_array(b.program.state[boundaries.ref.key]).reshape(-1)[start : start + prod(boundaries.ref.size)]
